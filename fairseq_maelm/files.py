@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -115,6 +115,19 @@ def parse_json(content: bytes | str, place: object) -> Any:
         raise CorpusError(f"{place} is nested too deeply for a JSON file") from None
     except ValueError as error:
         raise CorpusError(f"{place} is not JSON ({error}): it is damaged, or the wrong file") from error
+
+
+def refuse_special_files(paths: Iterable[Path]) -> None:
+    """Raise a CorpusError if a path is a device, a socket or a FIFO, whose content may never end."""
+    for path in paths:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise CorpusError(f"{path} is not a regular file: replace it with one")
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a file; raise a CorpusError if it is not a regular one."""
+    refuse_special_files([path])
+    return path.read_bytes()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -178,6 +178,9 @@ def parse_training(words: Sequence[str]) -> argparse.Namespace:
 
     from fairseq_maelm.registration import register
 
+    reference = next((word for word in words if "${" in word), None)
+    if reference is not None:
+        raise ValueError(f"fairseq-train would replace ${{...}} in {reference}: give folders and files other names")
     # fairseq does not import a --user-dir again, which is imported here already.
     register()
     messages = io.StringIO()

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 from fairseq import utils
+from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
+from fairseq_maelm.models.checkpoint import build_with_heads
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
@@ -47,8 +49,10 @@ class CheckpointEncoder:
         if random_seed is None:
             self._model = build_model(checkpoint, dictionary)
         else:
-            utils.set_torch_seed(random_seed)
-            self._model = MaelmModel(size, dictionary, checkpoint.predicts_masked_tokens).float().eval()
+            self._model = build_with_heads(
+                lambda: _random_model(size, dictionary, checkpoint.predicts_masked_tokens, random_seed),
+                *(checkpoint.weights, path),
+            ).eval()
         self.vocabulary = Vocabulary(
             size=len(dictionary),
             pad=dictionary.pad(),
@@ -113,3 +117,8 @@ class CheckpointEncoder:
             query, key, value = attention.qkv_proj.weight.view(3, heads, width // heads, width).transpose(-1, -2)
             output = attention.out_proj.weight.view(width, heads, width // heads).permute(1, 2, 0)
             yield attention_weights(query, key, value, output)
+
+
+def _random_model(size: Any, dictionary: Dictionary, predicts_masked_tokens: bool, seed: int) -> MaelmModel:
+    utils.set_torch_seed(seed)
+    return MaelmModel(size, dictionary, predicts_masked_tokens).float()

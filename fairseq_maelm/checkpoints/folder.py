@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
-from fairseq_maelm.files import read_json, sha256_of
+from fairseq_maelm.files import read_json, refuse_special_files, sha256_of
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
 
@@ -79,6 +79,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
     """
     from safetensors.torch import load_file
 
+    refuse_special_files(folder.iterdir())
     sums = read_sums(folder)
     for name in _VERIFIED:
         if (name in sums or (folder / name).exists()) and sha256_of(folder / name) != sums.get(name):

@@ -4,6 +4,7 @@ Nothing here builds an object that a file names, resolves a reference, or evalua
 """
 
 import argparse
+import itertools
 import math
 import pickle
 import re
@@ -20,9 +21,16 @@ from fairseq_maelm.checkpoints.folder import read_folder
 from fairseq_maelm.checkpoints.integrity import find_damage
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 
-# fairseq's own configuration has three levels.
+# fairseq's own configuration has three levels and some 300 values.
 _DEEPEST = 20
+_MOST_VALUES = 20_000
 _LONGEST_STRING = 1_000_000
+# fairseq's RoBERTa holds its embeddings twice under two names.
+_MOST_NAMES = 3
+_DTYPES = (
+    *(torch.float32, torch.float16, torch.bfloat16, torch.float64),
+    *(torch.int64, torch.int32, torch.bool),
+)
 # The largest options are seeds.
 _LARGEST_NUMBER = 2**32
 # Section -> the option that has its name in the flat options of an old checkpoint.
@@ -51,23 +59,36 @@ def read_state(path: Path) -> dict[str, Any]:
         FileNotFoundError: there is no such file.
         CheckpointError: the file is damaged, or has any other content.
     """
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    try:
-        damage = find_damage(path)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from None
-    if damage:
-        raise CheckpointError(f"{path} {damage}")
-    try:
-        allow_namespaces()
-        is_folder = path.name == CHECKPOINT_FILE
-        state = read_folder(path.parent) if is_folder else torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or hostile file can raise any exception
-        raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason_of(error)}") from None
+    state = _read_folder(path) if path.name == CHECKPOINT_FILE else load_plain(path)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f'{path} is not a checkpoint of fairseq: it holds no weights under "model"')
     return state
+
+
+def load_plain(path: Path) -> Any:
+    """Load a file of torch as tensors, plain values and ``argparse.Namespace``, in memory proportional to its size.
+
+    Raises:
+        CheckpointError: the file is damaged, or has any other content; the message is one line.
+    """
+    try:
+        allow_namespaces()
+        damage = find_damage(path)
+        state = None if damage else torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged or hostile file can raise any exception
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason_of(error)}") from None
+    if damage:
+        raise CheckpointError(f"{path} {damage}")
+    return state
+
+
+def _read_folder(path: Path) -> dict[str, Any]:
+    try:
+        return read_folder(path.parent)
+    except Exception as error:  # as above
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason_of(error)}") from None
 
 
 def averaged_state(state: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -127,7 +148,7 @@ def plain_sections(state: dict[str, Any], path: Path) -> dict[str, dict[str, Any
         content = state.get(kind)
         if content is None:
             continue
-        plain = _plain(content, path, kind, 0)
+        plain = _plain(content, path, kind, 0, itertools.count(1))
         if not isinstance(plain, dict):
             raise CheckpointError(f"{path} holds {shown(content)} as its configuration, not a table of options")
         if kind == "args":
@@ -136,19 +157,23 @@ def plain_sections(state: dict[str, Any], path: Path) -> dict[str, dict[str, Any
     raise CheckpointError(f"{path} holds no configuration, so the model of its weights is unknown")
 
 
-def _plain(value: Any, path: Path, place: str, depth: int) -> Any:
-    """Return a copy of a setting with namespaces replaced by tables."""
+def _plain(value: Any, path: Path, place: str, depth: int, count: Iterator[int]) -> Any:
+    """Return a copy of a setting with namespaces replaced by tables; ``count`` counts the values of the whole copy."""
     if depth > _DEEPEST:
         raise CheckpointError(f"{path} holds a configuration with more than {_DEEPEST} levels")
+    if next(count) > _MOST_VALUES:
+        raise CheckpointError(f"{path} holds a configuration with more than {_MOST_VALUES:,} values")
     if isinstance(value, argparse.Namespace):
         value = vars(value)
     if type(value) is dict:
         wrong = next((key for key in value if type(key) not in (str, int) or "${" in str(key)), None)
         if wrong is not None:
             raise CheckpointError(f"{path} holds {shown(wrong)} as the name of an option in {place}")
-        return {str(key): _plain(item, path, f"{place}.{shown(key)[1:-1]}", depth + 1) for key, item in value.items()}
+        return {
+            str(key): _plain(item, path, f"{place}.{shown(key)[1:-1]}", depth + 1, count) for key, item in value.items()
+        }
     if type(value) in (list, tuple):
-        return [_plain(item, path, place, depth + 1) for item in value]
+        return [_plain(item, path, place, depth + 1, count) for item in value]
     if type(value) is str and "${" in value:
         raise CheckpointError(
             f"{path} holds a reference to another option in {place}, and references are not resolved: {shown(value)}"
@@ -199,22 +224,29 @@ def _describe(kind: Any) -> str:
 
 
 def check_weights(weights: dict[str, Any], path: Path) -> None:
-    """Check that all weights are ordinary tensors with all of their numbers in the file.
+    """Check that all weights are ordinary tensors with all of their numbers in the file, and that few share them.
 
     Raises:
         CheckpointError: names the first weight that is not.
     """
+    held, named = {}, 0
     for name, tensor in weights.items():
         if type(name) is not str or not re.fullmatch(r"[\w.:\- ]{1,300}", name):
             raise CheckpointError(f"{path} holds {shown(name)} as the name of a weight")
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided or tensor.device.type != "cpu":
             raise CheckpointError(f"{path} holds {name}, which is not an ordinary tensor")
-        if not (tensor.is_floating_point() or tensor.dtype in (torch.int64, torch.int32, torch.bool)):
+        if tensor.dtype not in _DTYPES:
             raise CheckpointError(f"{path} holds {name} as {tensor.dtype}")
-        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        size, storage = tensor.numel() * tensor.element_size(), tensor.untyped_storage()
+        if size > storage.nbytes():
             raise CheckpointError(
                 f"{path} holds {name} with {tensor.numel():,} numbers, most of which are not in the file"
             )
+        held[storage.data_ptr()] = storage.nbytes()
+        named += size
+    if named > _MOST_NAMES * sum(held.values()):
+        raise CheckpointError(f"{path} holds weights that share their numbers under too many names")
+    for name, tensor in weights.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(f"{path} holds {name} with numbers that are not finite: its training has diverged")
 

@@ -16,8 +16,9 @@ from typing import Any
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
+from fairseq_maelm.checkpoints.integrity import find_danger
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.plain_data import plain_sections, read_state
+from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state
 
 # Overrides what callers of torch.load pass (torch's notes on serialization).
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -40,8 +41,11 @@ def _only_plain_data() -> Iterator[None]:
 
 @functools.wraps(_load_otherwise)
 def load_plain_data(path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False) -> Any:
-    """Load a checkpoint like fairseq; raise an UnpicklingError if it holds anything but plain data."""
+    """Load a checkpoint like fairseq; raise a CheckpointError if it holds anything but plain data."""
     if Path(path).name != CHECKPOINT_FILE:
+        # Files that are not in this file system are left to fairseq.
+        if Path(path).exists() and (danger := find_danger(Path(path))):
+            raise CheckpointError(f"{path} {danger}")
         with _only_plain_data():
             return _load_otherwise(path, arg_overrides, load_on_all_ranks)
     state = read_state(Path(path))

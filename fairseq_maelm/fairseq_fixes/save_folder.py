@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from fairseq.file_io import PathManager
 
-from fairseq_maelm.checkpoints.integrity import find_damage
+from fairseq_maelm.checkpoints.integrity import find_damage, find_danger
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import read_state, reason_of
 
@@ -58,6 +58,8 @@ def read_progress(path: Path) -> Progress:
 
 
 def _read(path: Path) -> Any:
+    if danger := find_danger(path):
+        raise ValueError(danger)
     try:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

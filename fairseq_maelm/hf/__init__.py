@@ -61,11 +61,12 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
     Raises:
         ValueError: transformers cannot read the folder, or only by running its code; the message is one line.
     """
-    safely, kind = {"trust_remote_code": False}, getattr(transformers, auto_class)
+    kind = getattr(transformers, auto_class)
+    safely: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     try:
         if hasattr(kind, "from_config"):
-            _refuse_sizes(folder, kind, **safely)
-        return kind.from_pretrained(folder, **options, local_files_only=True, **safely)
+            options["config"] = _checked_config(folder, kind, **safely)
+        return kind.from_pretrained(folder, **options, **safely)
     except Exception as error:  # transformers raises errors of all kinds for damaged and foreign folders
         reason = " ".join(str(error).split())
         raise ValueError(f"transformers cannot read {folder}: {reason[:300] or type(error).__name__}") from error
@@ -77,23 +78,29 @@ def longest_sequence(tokenizer: Any, config: Any) -> int:
     return min(int(config.max_position_embeddings) - offset, int(tokenizer.model_max_length))
 
 
-def _refuse_sizes(folder: Path, auto_class: Any, **safely: Any) -> None:
-    """Raise ValueError for sizes in config.json that the weights do not have, before memory of these sizes is used."""
+def _checked_config(folder: Path, auto_class: Any, **safely: Any) -> Any:
+    """Return the configuration of a model that has the sizes of its weights, before memory of these sizes is used.
+
+    Attention is computed by the class itself: config.json could name a kernel on the Hub, which is code.
+
+    Raises:
+        ValueError: names the size, or the number of parameters, that the weights do not have.
+    """
     shapes = dict(_shapes(folder))
-    if not shapes:
-        return
     options = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    largest = max(_COMMON, *(size for shape in shapes.values() for size in shape))
+    largest = max((_COMMON, *(size for shape in shapes.values() for size in shape)))
     for name, value in options.items():
         if type(value) is int and value > (_DEEPEST if name in _DEPTHS else largest):
             raise ValueError(f"config.json has {name} {value}, which does not match the weights")
+    config = transformers.AutoConfig.from_pretrained(folder, **safely)
+    config._attn_implementation = "eager"
     with torch.device("meta"):
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **safely)
-        model = auto_class.from_config(config, **safely)
+        model = auto_class.from_config(config, trust_remote_code=False)
     held = sum(torch.Size(shape).numel() for shape in shapes.values())
     asked = sum(parameter.numel() for parameter in model.parameters())
-    if asked > _SLACK * held:
+    if shapes and asked > _SLACK * held:
         raise ValueError(f"config.json asks for {asked:,} parameters, but the weights have {held:,}")
+    return config
 
 
 def _shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,16 +1,22 @@
 """Fit a checkpoint's weights to a model: log what is dropped, and explain what does not fit."""
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from fairseq_maelm.checkpoints.plain_data import CheckpointError
 from fairseq_maelm.models.decoder import decoder_settings
 from fairseq_maelm.models.encoder import identity_settings
 
 logger = logging.getLogger(__name__)
 
 _HEADS = "classification_heads."
+# A model may have this many times the numbers of its checkpoint. Heads that the checkpoint lacks are small.
+_SLACK = 2
 _PREDICTION = ("decoder.", "lm_head.")
 
 
@@ -55,6 +61,29 @@ def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
             model.register_classification_head(name, outputs, inner_dim)
         else:
             model.register_token_head(name, outputs)
+
+
+def build_with_heads(build: Callable[[], Any], weights: dict[str, Tensor], path: Path) -> Any:
+    """Build a model with the heads of a checkpoint, first without memory.
+
+    Args:
+        build: builds the model.
+        weights: weights of the checkpoint.
+        path: path of the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: the model would be larger than the weights; nothing was allocated for it.
+    """
+    with torch.device("meta"):
+        model = build()
+        register_heads(model, weights)
+    asked = sum(parameter.numel() for parameter in model.parameters())
+    held = sum(weight.numel() for weight in weights.values())
+    if asked > _SLACK * held:
+        raise CheckpointError(f"{path} holds {held:,} parameters, but with this dict.txt its model has {asked:,}")
+    model = build()
+    register_heads(model, weights)
+    return model
 
 
 def _same_head(own: dict[str, Tensor], state_dict: dict[str, Tensor], name: str) -> bool:

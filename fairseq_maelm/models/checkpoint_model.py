@@ -2,7 +2,7 @@
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.checkpoint import build_with_heads
 from fairseq_maelm.models.checkpoint_reader import Checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
 
@@ -11,10 +11,12 @@ def build_model(checkpoint: Checkpoint, dictionary: Dictionary) -> MaelmModel:
     """Build the model with its weights, on the CPU, in single precision and in evaluation mode.
 
     Raises:
-        ValueError: the dictionary is not the one that the model was trained with.
+        ValueError: the dictionary is not the one that the model was trained with, or the model would be larger than
+            the checkpoint.
     """
     config, weights = checkpoint.config.model, dict(checkpoint.weights)
-    model = MaelmModel(config, dictionary, checkpoint.predicts_masked_tokens)
-    register_heads(model, weights)
+    model: MaelmModel = build_with_heads(
+        lambda: MaelmModel(config, dictionary, checkpoint.predicts_masked_tokens), weights, checkpoint.path
+    )
     model.load_state_dict(weights, strict=True, model_cfg=config)
     return model.float().eval()

@@ -5,6 +5,7 @@ evaluates strings and resolves references on the way. Here only known names are 
 right type and range, and only sizes that the weights in the file have.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from fairseq_maelm.registration import register
 
 __all__ = ["Checkpoint", "CheckpointError", "check_depth", "check_sizes", "loadable_tasks", "read_checkpoint"]
 
+_DEEPEST = 1000
 # How the training computed, which does not matter where the checkpoint is loaded.
 _OF_THE_MACHINE = {"attention": "auto", "precision": "fp32", "compile": False, "checkpoint_activations": False}
 # Option -> a weight and the dimension whose size the option must equal.
@@ -42,6 +44,7 @@ _ENCODER_SIZES = {
 }
 _POSITIONS = {"max_positions": ("encoder.embed_positions.weight", 0)}
 _BUCKETS = {"relative_num_buckets": ("encoder.relative_attention_bias.weight", 0)}
+_DECODER_POSITIONS = {"max_positions": ("decoder.embed_positions.weight", 0)}
 _DECODER_SIZES = {
     "decoder_embed_dim": ("decoder.layernorm_embedding.weight", 0),
     "decoder_ffn_embed_dim": ("decoder.layers.0.fc2.weight", 1),
@@ -198,7 +201,8 @@ def _override(task: dict[str, Any], model: dict[str, Any], name: str, value: Any
     if not owners:
         raise ValueError(f"{name!r} is an option of neither the task {task['_name']} nor the model")
     for owner in owners:
-        owner[name] = value
+        # Paths may have names that look like references to other options or to environment variables.
+        owner[name] = re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
@@ -218,6 +222,8 @@ def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
         check_depth(path, "decoder_layers", model.decoder_layers, weights, "decoder.layers.")
         if model.decoder_layers:
             check_sizes(path, model, weights, _DECODER_SIZES)
+            if model.decoder_positions != "rotary" and not model.share_decoder_positions:
+                check_sizes(path, model, weights, _DECODER_POSITIONS)
 
 
 def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dict[str, tuple[str, int]]) -> None:
@@ -240,7 +246,9 @@ def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dic
 
 
 def check_depth(path: Path, option: str, layers: int, weights: dict[str, Tensor], prefix: str) -> None:
-    """Refuse a number of layers that the weights do not have."""
+    """Refuse a number of layers that the weights do not have, or that no model has."""
+    if layers > _DEEPEST:
+        raise CheckpointError(f"{path} says {option} {layers}, and at most {_DEEPEST} layers are built")
     found = sorted(numbered(weights, prefix))
     if found != list(range(min(layers, len(found) + 1))):
         raise CheckpointError(f"{path} says {option} {layers}, but holds weights of {len(found)} layers")

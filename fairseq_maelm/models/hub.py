@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.models.batched_inference import Places, predict
-from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.checkpoint import build_with_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.classification import TextLabel, classify
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
@@ -293,7 +293,8 @@ def load_model(path: str, data: str, **overrides: Any) -> tuple[Any, Any, Any]:
     task = tasks.setup_task(config.task, from_checkpoint=True)
     if not checkpoint.predicts_masked_tokens:
         task.predicts_masked_tokens = False
-    model = task.build_model(config.model, from_checkpoint=True)
-    register_heads(model, checkpoint.weights)
+    model = build_with_heads(
+        lambda: task.build_model(config.model, from_checkpoint=True), checkpoint.weights, checkpoint.path
+    )
     model.load_state_dict(checkpoint.weights, strict=True, model_cfg=config.model)
     return config, task, model

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from fairseq.data import Dictionary
 
-from fairseq_maelm.files import read_json, sha256_of
+from fairseq_maelm.files import read_json, refuse_special_files, sha256_of
 from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
@@ -25,6 +25,7 @@ def load_dictionary(folder: str) -> Dictionary:
             f"there is no dict.txt in {folder}: give the folder that `maelm prepare corpus` wrote, or copy "
             "into this folder the dictionary that the text was binarized with"
         )
+    refuse_special_files(Path(folder, name) for name in ("dict.txt", "manifest.json", SENTENCEPIECE_MODEL))
     dictionary = Dictionary.load(path)
     _check_manifest(folder, path)
     _check_sentencepiece(folder, dictionary)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.offsets import AlignedTokens, encodable, tokenizer_spans
+from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     FAIRSEQ_SYMBOLS,
@@ -54,12 +55,8 @@ class TokenizerEncoder(TextEncoder):
     """
 
     def __init__(self, path: Path, symbols: int) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise CorpusError(f"{path} needs the package tokenizers: pip install 'fairseq_maelm[hf]'") from error
         self.dictionary_size = mask = len(FAIRSEQ_SYMBOLS) + symbols
-        self.tokenizer = Tokenizer.from_file(str(path))
+        self.tokenizer = open_tokenizer_file(path)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True
@@ -82,15 +79,15 @@ class TokenizerEncoder(TextEncoder):
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """See ``TextEncoder``."""
         # One text at a time: a batch would start threads, which are unsafe in forked workers.
-        return [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        return [encode_text(self.tokenizer, text).ids for text in texts]
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """See ``TextEncoder``; the tokenizer defines words, and may count punctuation marks as words."""
-        encoded = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        encoded = [encode_text(self.tokenizer, text) for text in texts]
         return [(self._tokens(each.ids), np.array(each.word_ids, np.int64)) for each in encoded]
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
         """See ``TextEncoder``."""
         text = encodable(text)
-        encoded = self.tokenizer.encode(text, add_special_tokens=False)
+        encoded = encode_text(self.tokenizer, text)
         return AlignedTokens(self._tokens(encoded.ids), *tokenizer_spans(encoded.offsets, text))

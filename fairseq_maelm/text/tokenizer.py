@@ -7,7 +7,9 @@ from pathlib import Path
 from fairseq.data import Dictionary
 from sentencepiece import SentencePieceProcessor
 
+from fairseq_maelm.files import read_regular
 from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
+from fairseq_maelm.text.tokenizer_file import encode_text
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, FairseqEncoder, load_sentencepiece
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 
@@ -25,7 +27,7 @@ class Tokenizer:
     mask_text = MASK
 
     def __init__(self, model_path: str, dictionary: Dictionary) -> None:
-        model = Path(model_path).read_bytes()
+        model = read_regular(Path(model_path))
         self.dictionary = dictionary
         symbols = dictionary.symbols[dictionary.nspecial : dictionary.index(MASK)]
         self.encoder = FairseqEncoder(load_sentencepiece(model), symbols)
@@ -92,7 +94,7 @@ class ImportedTokenizer:
         they are ordinary text.
         """
         self._tokenizer.encode_special_tokens = MASK not in text
-        tokens = self._tokenizer.encode(text.replace(MASK, self.mask_text), add_special_tokens=False).ids
+        tokens = encode_text(self._tokenizer, text.replace(MASK, self.mask_text)).ids
         self._tokenizer.encode_special_tokens = True
         return list(tokens)
 

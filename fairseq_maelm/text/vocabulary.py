@@ -11,7 +11,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files import CorpusError, read_regular
 from fairseq_maelm.text.offsets import WORD_START, AlignedTokens, encodable, sentencepiece_spans
 
 # fairseq.data.Dictionary puts these four in front of the file's symbols; the task maelm appends <mask>.
@@ -82,7 +82,7 @@ def load_sentencepiece(model: Path | str | bytes) -> sentencepiece.SentencePiece
     """Load a sentencepiece model from a file or from serialized bytes."""
     name = "the given bytes" if isinstance(model, bytes) else str(model)
     try:
-        serialized = model if isinstance(model, bytes) else Path(model).read_bytes()
+        serialized = model if isinstance(model, bytes) else read_regular(Path(model))
     except OSError as error:
         raise CorpusError(f"cannot read the sentencepiece model {name}: {error.strerror}") from error
     try:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from multiprocessing import util
+from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_maelm import cli
@@ -30,20 +31,20 @@ class Ended(NamedTuple):
 
 
 class Child:
-    """A command in a child process."""
+    """A command in a child process, which may write files up to a limit and use ``memory`` bytes more than this one."""
 
-    def __init__(self, words: Sequence[str], file_limit: int | None = None) -> None:
+    def __init__(self, words: Sequence[str], file_limit: int | None = None, memory: int | None = None) -> None:
         reading, writing = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             os.close(reading)
-            self._become(words, writing, file_limit)
+            self._become(words, writing, file_limit, memory)
         os.close(writing)
         self._parts: list[bytes] = []
         self._reader = threading.Thread(target=self._read, args=(reading,))
         self._reader.start()
 
-    def _become(self, words: Sequence[str], writing: int, file_limit: int | None) -> None:
+    def _become(self, words: Sequence[str], writing: int, file_limit: int | None, memory: int | None) -> None:
         status = 1
         try:
             os.setsid()
@@ -52,6 +53,10 @@ class Child:
             if file_limit is not None:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
+            if memory is not None:
+                pages = int(Path("/proc/self/statm").read_text().split()[0])
+                limit = pages * resource.getpagesize() + memory
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             cli.main(list(words))

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_maelm.checkpoints.plain_data import check_weights, load_plain
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
-from fairseq_maelm.files import read_json, sha256_of
+from fairseq_maelm.files import read_json, refuse_special_files, sha256_of
 from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES
 from fairseq_maelm.interop.export.verification import transformers_outputs
 from fairseq_maelm.interop.importing.huggingface_config import first_position, model_options, read_config, task_options
@@ -39,6 +40,7 @@ _DISTINCTIVE = {
 
 def open_folder(folder: Path) -> Source:
     """Read a folder that save_pretrained of transformers wrote, without running its code."""
+    refuse_special_files(folder.iterdir())
     config = read_config(folder)
     theirs, files = read_weights(folder)
     architecture = _architecture(config, theirs)
@@ -89,8 +91,10 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
         raise FileNotFoundError(f"there are no weights in {folder}: put {_WEIGHT_FILES[0]} or {_WEIGHT_FILES[2]} there")
     files = [folder / name]
     if name.endswith(".index.json"):
-        index = read_json(files[0])["weight_map"]
-        files = [folder / shard for shard in sorted(set(index.values()))]
+        shards = read_json(files[0]).get("weight_map")
+        if not isinstance(shards, dict) or any(Path(str(shard)).name != shard for shard in shards.values()):
+            raise refuse(folder, f"{name} names files outside of this folder, or no files")
+        files = [folder / shard for shard in sorted(set(shards.values()))]
     weights: dict[str, Tensor] = {}
     for file in files:
         if not file.is_file():
@@ -102,16 +106,21 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
 
 
 def _read_file(file: Path) -> dict[str, Tensor]:
-    try:
-        if file.suffix == ".safetensors":
+    if file.suffix != ".safetensors":
+        weights = load_plain(file)
+    else:
+        try:
             from safetensors.torch import load_file
 
-            return load_file(file)
-        return dict(torch.load(file, map_location="cpu", weights_only=True))
-    except ImportError as error:
-        raise ValueError(f"{file} needs the package safetensors: pip install 'fairseq_maelm[hf]'") from error
-    except Exception as error:  # each library has other errors for damaged and dangerous files
-        raise ValueError(f"{file} cannot be read as weights: {error}") from error
+            weights = load_file(file)
+        except ImportError as error:
+            raise ValueError(f"{file} needs the package safetensors: pip install 'fairseq_maelm[hf]'") from error
+        except Exception as error:  # the library's errors are of all kinds
+            raise ValueError(f"{file} cannot be read as weights: {error}") from error
+    if not isinstance(weights, dict):
+        raise ValueError(f"{file} holds no weights by name")
+    check_weights(weights, file)
+    return dict(weights)
 
 
 def convert_weights(

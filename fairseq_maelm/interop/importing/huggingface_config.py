@@ -29,6 +29,17 @@ _DECODER_SIZES = {
     "decoder_ffn_embed_dim": "decoder_intermediate_size",
     "decoder_attention_heads": "decoder_attention_heads",
 }
+# Options that are counts, and the largest ones that are accepted.
+_WHOLE = {
+    *_SIZES.values(),
+    *_DECODER_SIZES.values(),
+    *("decoder_layers", "max_position_embeddings", "vocab_size", "type_vocab_size", "num_labels", "pad_token_id"),
+    *("relative_attention_num_buckets", "relative_attention_max_distance"),
+    *("local_attention", "global_attn_every_n_layers"),
+}
+_DEEPEST, _MOST_LABELS, _LARGEST = 1000, 100_000, 10_000_000
+# transformers writes 10^30 where no length is known.
+_NO_SIZES = ("model_max_length", "max_len", "max_length")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -42,6 +53,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise refuse(folder, "its LayerNorms are before the sub-layers, but RoBERTa's and ours are after them")
     if kind not in FAMILIES:
         raise refuse(folder, f"model_type {kind!r} is not one of {', '.join(FAMILIES)}")
+    check_numbers(folder, config, "config.json")
     eps = _layer_norm_eps(config)
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
         raise refuse(folder, f"layer_norm_eps is {eps!r}, not a number from {SMALLEST_EPS} to {LARGEST_EPS}")
@@ -53,6 +65,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     if kind == "modernbert":
         _check_modernbert(folder, config)
     return config
+
+
+def check_numbers(folder: Path, settings: dict[str, Any], file: str) -> None:
+    """Refuse sizes that no model has, before a library makes a list of this length or counts up to it."""
+    for name, value in settings.items():
+        largest = _DEEPEST if name.endswith("layers") else _MOST_LABELS if name == "num_labels" else _LARGEST
+        is_size = name in _WHOLE or isinstance(value, int | float) and name not in _NO_SIZES
+        if is_size and value is not None and not (isinstance(value, int | float) and value <= largest):
+            raise refuse(folder, f"{name} in {file} is {str(value)[:20]!r}, not a number up to {largest}")
+        if name in _WHOLE and not isinstance(value, int | None):
+            raise refuse(folder, f"{name} in {file} is {value!r}, not a whole number")
 
 
 def _layer_norm_eps(config: dict[str, Any]) -> Any:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files import read_json
+from fairseq_maelm.interop.importing.huggingface_config import check_numbers
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
 from fairseq_maelm.text.vocabulary import (
     FAIRSEQ_SYMBOLS,
     MASK_SYMBOL,
@@ -18,6 +20,8 @@ from fairseq_maelm.text.vocabulary import (
 
 # Embeddings without a token get names of this form, as in fairseq's dictionaries.
 FILLER = "madeupword"
+
+_SETTINGS = "tokenizer_config.json"
 
 # Our special symbols in order, each with its names in tokenizer_config.json and its usual spellings.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -62,20 +66,17 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
         files = {TOKENIZER_FILE: content.encode("utf-8")}
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return SourceVocabulary(order, symbols, files, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+    return SourceVocabulary(order, symbols, files, lambda text: encode_text(tokenizer, text).ids)
 
 
 def _open_tokenizer(folder: Path) -> Any:
     if (folder / TOKENIZER_FILE).is_file():
-        from tokenizers import Tokenizer
-
         # transformers might ignore this file and use another class of tokenizers for the kind of model.
-        try:
-            return Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-        except Exception as error:  # the library raises no other class of errors
-            raise refuse(folder, f"its {TOKENIZER_FILE} cannot be read ({error})") from error
+        return open_tokenizer_file(folder / TOKENIZER_FILE)
     from fairseq_maelm.hf import open_pretrained
 
+    if (folder / _SETTINGS).is_file():
+        check_numbers(folder, read_json(folder / _SETTINGS), _SETTINGS)
     try:
         return open_pretrained("AutoTokenizer", folder).backend_tokenizer
     except (ValueError, AttributeError) as error:  # tokenizers that are written in Python raise AttributeError
@@ -87,7 +88,7 @@ def _open_tokenizer(folder: Path) -> Any:
 def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
     """Return the source's number for each of our special symbols."""
     named: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+    for name in ("special_tokens_map.json", _SETTINGS):
         if (folder / name).is_file():
             named |= read_json(folder / name)
     found: dict[str, int] = {}

@@ -1,0 +1,101 @@
+"""Open a tokenizer.json, which may come from a stranger, and encode text with it.
+
+The library tokenizers runs whatever the file says: replacements that multiply text, and regular expressions whose
+search takes exponential time.
+"""
+
+import base64
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.files import CorpusError, parse_json, read_regular
+
+# The most by which all steps together may lengthen a text. nmt_nfkc writes up to 18 characters for one.
+_LONGEST = 512
+# A repeated group, such as (a+)+. The published tokenizers of our families repeat characters and classes only.
+_REPEATED_GROUP = re.compile(r"(?<!\\)\)[*+{]")
+# Steps that change the length of text; their lists are under these names.
+_STEPS = ("normalizer", "pre_tokenizer", "decoder")
+
+
+def open_tokenizer_file(path: Path) -> Any:
+    """Open a file as a ``tokenizers.Tokenizer``.
+
+    Raises:
+        CorpusError: it is not such a file, could multiply text or search without end, or needs tokenizers.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise CorpusError(f"{path} needs the package tokenizers: pip install 'fairseq_maelm[hf]'") from error
+    content = read_regular(path)
+    state = parse_json(content, path)
+    try:
+        for name in _STEPS:
+            _check_steps(list(_steps(state.get(name))), f"{path}: its {name}")
+        return Tokenizer.from_str(content.decode("utf-8"))
+    except CorpusError:
+        raise
+    except Exception as error:  # the library raises no other class of errors
+        raise CorpusError(f"{path} cannot be read as a tokenizer ({error})") from error
+
+
+def encode_text(tokenizer: Any, text: str) -> Any:
+    """Encode a text without special symbols around it; raise a ValueError if the tokenizer gives up."""
+    try:
+        return tokenizer.encode(text, add_special_tokens=False)
+    except BaseException as error:
+        # Errors of regular expressions do not derive from Exception.
+        if type(error).__name__ == "PanicException":
+            raise ValueError(f"the tokenizer cannot encode {ascii(text[:40])} ({error})") from None
+        raise
+
+
+def _steps(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the steps in a part of the file in their order."""
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from _steps(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _steps(inner)
+
+
+def _check_steps(steps: list[dict[str, Any]], place: str) -> None:
+    for step in steps:
+        regex = step.get("Regex")
+        if isinstance(regex, str) and _REPEATED_GROUP.search(regex):
+            raise CorpusError(f"{place} repeats a group in a regular expression, which may never end: {regex[:60]!r}")
+    longer = math.prod(min(_growth(step), _LONGEST + 1) for step in steps)
+    if longer > _LONGEST:
+        raise CorpusError(f"{place} can make a text more than {_LONGEST} times longer")
+
+
+def _growth(step: dict[str, Any]) -> float:
+    """Return the most by which a step can multiply the length of a text."""
+    kind = step.get("type")
+    if kind == "Replace":
+        pattern, content = step["pattern"], len(step["content"])
+        # A regular expression may match nothing at every position.
+        return max(1.0, content / len(pattern["String"])) if pattern.get("String") else 1.0 + content
+    if kind == "Prepend":
+        return max(1.0, len(step["prepend"]) / 8)
+    if kind == "ByteLevel":
+        return 2.0
+    if kind == "Precompiled":
+        return _longest_of_charsmap(step["precompiled_charsmap"])
+    return 1.0
+
+
+def _longest_of_charsmap(encoded: str) -> float:
+    """Return the characters of the longest replacement in sentencepiece's rules.
+
+    They are the size of a table in 4 bytes, the table, and the replacements with a NUL after each.
+    """
+    content = base64.b64decode(encoded)
+    replacements = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")
+    return max(1.0, *(len(each.decode("utf-8", "replace")) for each in replacements), 1.0)
