@@ -115,6 +115,11 @@ def test_what_is_missing_is_named_before_any_work(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_checkpoint_may_be_an_encoder_that_comes_along(words: list[str]) -> None:
+    (checkpoint,) = rows.parse([*words, "checkpoint=maelm-small-uncased"]).plan.content["checkpoint"]
+    assert checkpoint.is_file() and "maelm-small-uncased" in checkpoint.parts
+
+
 def test_files_that_the_plan_needs_must_be_given(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         rows.main([word for word in words if not word.startswith("splits=")])
