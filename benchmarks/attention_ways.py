@@ -107,20 +107,13 @@ class Unbiased(Way):
     """torch's own attention without a bias: what the bias is compared with."""
 
     biased = False
-    backend = SDPBackend.FLASH_ATTENTION
 
     def prepare(self) -> None:
         self.leaves = [self.problem.qkv]
 
     def attend(self) -> Tensor:
-        with sdpa_kernel(self.backend):
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             return F.scaled_dot_product_attention(*self.views(), dropout_p=self.dropout).transpose(1, 2)
-
-
-class UnbiasedCudnn(Unbiased):
-    """The same by cuDNN."""
-
-    backend = SDPBackend.CUDNN_ATTENTION
 
 
 class DenseBias(Way):
@@ -167,7 +160,6 @@ class Flex(Way):
 
 WAYS: dict[str, type[Way]] = {
     "sdpa flash, no bias": Unbiased,
-    "sdpa cudnn, no bias": UnbiasedCudnn,
     "sdpa memory-efficient, dense bias": DenseBias,
     "flex": Flex,
     OURS: Way,

@@ -4,8 +4,8 @@
 
 A slice begins only if its own minutes are left of ``--minutes``. The same command goes on with the next one, on another
 machine too if the folder was brought there (without data/, which is made again from the text). Status 1: a slice
-failed, or none was measured; 2: the call is wrong. FOLDER/gpu.json has predictions and measurements, SLICE.log all
-output.
+failed, or none was measured; 2: the call is wrong. FOLDER/gpu.json has all measurements, SLICE.log all output;
+results/performance_model.md has predictions to compare with.
 """
 
 import argparse
@@ -26,14 +26,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from performance_model import compare  # noqa: E402
-
 from fairseq_maelm.studies.options import sitting  # noqa: E402
 
 MOST_MINUTES = 8
 VOCABULARY, TOY_VOCABULARY = 32_768, 1000
-# 128 sequences of 512 tokens, 15 % of them predicted.
-PREDICTED = 128 * 77
 # Where tests are marked with gpu; others need more packages to be collected.
 TESTS = (ROOT / "tests/models/test_gpu.py", ROOT / "tests/modules/attention")
 TEXTS = {"wikipedia": "wikipedia.txt", "books": "books.txt", "simple": "simple"}
@@ -71,18 +67,11 @@ class Plan:
     def slices(self) -> dict[str, Slice]:
         """Return them in the order in which they matter."""
         tests = [*map(str, TESTS), *(["-k", "equals_plain and ragged"] if self.toy else [])]
-        loss = ["--dtype", "bfloat16", *self._numbers("--rows", PREDICTED, 64), *self._numbers("--repeats", 5, 1)]
-        loss += self._numbers("--vocabulary", VOCABULARY, TOY_VOCABULARY)
+        code = ["--authors-code", str(self.options.authors_code)]
         compiled = "maelm,maelm+compile,mlm,mlm+compile,modern,modern+compile"
         return {
             "tests": Slice(8, [["-m", "pytest", "-m", "gpu", *tests]], passes="[1-9][0-9]* passed"),
-            "kernels": Slice(
-                5,
-                [
-                    self._attention("kernels", "--ways", "triton", "sdpa flash, no bias"),
-                    self._script("masked_token_loss", "--device", self.options.device, *loss, output="loss"),
-                ],
-            ),
+            "kernels": Slice(5, [self._attention("kernels", "--ways", "triton", "sdpa flash, no bias")]),
             "step": Slice(8, [self._step("maelm,modern,roberta,mlm", minutes=5)]),
             "compile": Slice(8, [self._step(compiled, "--references", "maelm", minutes=4)]),
             "memory": Slice(6, [self._step("maelm,maelm+recompute,maelm+adam", "--references", "maelm", minutes=3)]),
@@ -90,29 +79,21 @@ class Plan:
             "fp16": Slice(6, [self._step("maelm,mlm,roberta", precision="fp32" if self.toy else "fp16", minutes=3)]),
             "modern": Slice(8, [self._modern("0.15")]),
             "modern40": Slice(8, [self._modern("0.4")]),
-            "authors": Slice(
-                6,
-                [self._step("maelm,roberta,authors", "--authors-code", str(self.options.authors_code), minutes=3)],
-                "authors_code",
-            ),
+            "authors": Slice(6, [self._step("maelm,roberta,authors", *code, minutes=3)], "authors_code"),
             "evidence": Slice(8, [self._study()], "study", resumes=True),
         }
 
     def prepare(self) -> Words:
         """Return the command that makes the data of the text."""
         words = ["-m", "fairseq_maelm", "prepare", "corpus", str(self.options.text), "--output", str(self.data)]
-        return words + self._numbers("--vocabulary-size", VOCABULARY, TOY_VOCABULARY)
-
-    def _numbers(self, name: str, real: int, toy: int) -> Words:
-        return [name, str(toy if self.toy else real)]
+        return [*words, "--vocabulary-size", str(TOY_VOCABULARY if self.toy else VOCABULARY)]
 
     def _script(self, name: str, *words: str, output: str) -> Words:
         return [str(HERE / f"{name}.py"), *words, "--output", str(self.output / f"{output}.json")]
 
     def _attention(self, output: str, *words: str) -> Words:
-        return self._script(
-            "attention_gpu", *words, *(["--device", "cpu", "--tiny"] if self.toy else []), output=output
-        )
+        toy = ["--device", "cpu", "--tiny"] if self.toy else []
+        return self._script("attention_gpu", *words, *toy, output=output)
 
     def _step(self, contenders: str, *words: str, precision: str = "bf16", minutes: int) -> Words:
         own = ["--contenders", contenders, "--data", str(self.data), "--masking", "0.15", "--precision", precision]
@@ -178,8 +159,8 @@ class Results:
     def add(self, name: str, status: str, seconds: float) -> None:
         """Note how a slice ended, and collect all that is measured."""
         self.slices[name] = {"status": status, "seconds": round(seconds)}
-        content: dict[str, Any] = {"slices": self.slices, "steps": compare(self.output / "step.json")}
-        for part in ("kernels", "loss", "attention", "evidence/results"):
+        content: dict[str, Any] = {"slices": self.slices}
+        for part in ("step", "kernels", "attention", "evidence/results"):
             path = self.output / f"{part}.json"
             if path.exists():
                 content[part.partition("/")[0]] = json.loads(path.read_text(encoding="utf-8"))
@@ -213,17 +194,14 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--text", type=Path, help="about 40 MB as `maelm prepare corpus` takes them: .txt, .txt.xz, ..."
-    )
+    source.add_argument("--text", type=Path, help="about 40 MB for `maelm prepare corpus`: .txt, .txt.xz, ...")
     source.add_argument("--data", type=Path, help="folder of `maelm prepare corpus`")
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--minutes", type=float, default=9.0, help="for this call (9)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu rehearses at toy size (cuda)")
     parser.add_argument("--authors-code", type=Path, help="a copy of the authors' repository, for the slice authors")
-    parser.add_argument(
-        "--study", type=Path, help=f"folder with {', '.join(TEXTS.values())} and files, for the slice evidence"
-    )
+    study = f"folder with {', '.join(TEXTS.values())} and files, for the slice evidence"
+    parser.add_argument("--study", type=Path, help=study)
     parser.add_argument("--retry-failed", action="store_true", help="try slices again that failed")
     parser.add_argument("slices", nargs="*", metavar="SLICE", help="some of the slices (all)")
     options = parser.parse_args()

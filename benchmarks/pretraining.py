@@ -4,8 +4,7 @@
 
 DATA is a folder of `maelm prepare corpus`. Every contender runs in a separate process and takes real training steps
 (forward, backward, clipping, optimizer) on the same sequences; they are measured in turn, one at a time, round after
-round, and compared within rounds. A Markdown table and, for sweeps, plots are written next to the JSON. See
-benchmarks/README.md.
+round, and compared within rounds. A Markdown table is written next to the JSON. See benchmarks/README.md.
 """
 
 import argparse
@@ -20,9 +19,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from training_step.contenders import CHANGES, CONTENDERS, split_name  # noqa: E402
 from training_step.measure import Measurement, Plan, say  # noqa: E402
-from training_step.plots import draw  # noqa: E402
 from training_step.report import report, run_report  # noqa: E402
-from training_step.settings import DEVICES, PRECISIONS, SIZES, SWEEPS, Settings  # noqa: E402
+from training_step.settings import DEVICES, PRECISIONS, SIZES, Settings  # noqa: E402
 from training_step.store import is_measured, merge, read_runs, write_runs  # noqa: E402
 
 # What is measured unless named: the authors' code only where it is.
@@ -34,7 +32,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="name contenders and sizes, and leave")
     parser.add_argument("--data", type=Path, help="folder with dict.txt, train.bin and train.idx")
-    parser.add_argument("--output", type=Path, help="result file (.json); table and plots are written next to it")
+    parser.add_argument("--output", type=Path, help="result file (.json); a table is written next to it")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="take over the runs of these result files")
     parser.add_argument("--resume", action="store_true", help="leave out what the result file already holds")
     parser.add_argument("--contenders", help="names with commas between (see --list)")
@@ -62,7 +60,6 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="(cpu)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each process (all cores)")
     parser.add_argument("--num-workers", type=int, help="data loader's processes (0 on a CPU, 4 on a GPU)")
-    parser.add_argument("--sweep", help=f"NAME=VALUE,... over {', '.join(SWEEPS)}, for instance length=128,256,512")
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +74,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def base_settings(arguments: argparse.Namespace) -> Settings:
-    """Return the settings before precisions, masking rates and sweeps are applied."""
+    """Return the settings before precisions and masking rates are applied."""
     on_gpu = arguments.device == "cuda"
     workers = arguments.num_workers
     return Settings.of_size(
@@ -95,24 +92,10 @@ def base_settings(arguments: argparse.Namespace) -> Settings:
 
 
 def points(arguments: argparse.Namespace) -> list[Settings]:
-    """Return all requested measurements.
-
-    Raises:
-        ValueError: if the sweep is over something else.
-    """
+    """Return all requested measurements."""
     base = base_settings(arguments)
-    masking = arguments.masking
-    dimension, values = "", [0.0]
-    if arguments.sweep:
-        dimension, _, listed = arguments.sweep.partition("=")
-        values = [float(value) for value in listed.split(",")]
-        if dimension == "masking":
-            masking = masking[:1]
     precisions = arguments.precision or ["bf16" if arguments.device == "cuda" else "fp32"]
-    varied = [replace(base, precision=precision, masking=rate) for precision in precisions for rate in masking]
-    if not dimension:
-        return varied
-    return [settings.swept(dimension, value) for settings in varied for value in values]
+    return [replace(base, precision=each, masking=rate) for each in precisions for rate in arguments.masking]
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
@@ -179,7 +162,6 @@ def measure(arguments: argparse.Namespace, runs: list[dict]) -> list[dict]:
         # What is left of the budget is shared by the measurements that are left.
         deadline = now + max(0.0, end - now) / (len(wanted) - number)
         run = Measurement(settings, plan, deadline).run()
-        run["sweep"] = arguments.sweep.partition("=")[0] if arguments.sweep else None
         runs = merge(runs, [run])
         write_runs(arguments.output, runs)
         print(run_report(run, arguments.clock), end="\n\n", flush=True)
@@ -206,9 +188,9 @@ def main(words: list[str] | None = None) -> None:
     except ValueError as error:
         raise SystemExit(str(error)) from error
     write_runs(arguments.output, runs)
-    arguments.output.with_suffix(".md").write_text(report(runs, arguments.clock), encoding="utf-8")
-    files = [arguments.output.with_suffix(".md"), *draw(runs, arguments.output, arguments.clock)]
-    say(f"written: {arguments.output}, {', '.join(map(str, files))}")
+    shown = arguments.output.with_suffix(".md")
+    shown.write_text(report(runs, arguments.clock), encoding="utf-8")
+    say(f"written: {arguments.output}, {shown}")
 
 
 if __name__ == "__main__":

@@ -37,11 +37,8 @@ def describe(name: str, precision: str) -> dict[str, Any]:
     found = {"fixed": (few.peak - FEW * each) / 1e9, "sequence": each / 1e9, "recipe": name, "precision": precision}
     found |= {"layers": many.layers, "launches": many.launches, "update_launches": many.update_launches}
     found["moved"] = (many.moved - few.moved) / (MANY - FEW) / 1e9
-    return {
-        **found,
-        "copies": few.copies + many.copies,
-        "without_gradient": few.without_gradient + many.without_gradient,
-    }
+    copies, missing = few.copies + many.copies, few.without_gradient + many.without_gradient
+    return {**found, "copies": copies, "without_gradient": missing}
 
 
 def main() -> None:
@@ -65,15 +62,9 @@ def main() -> None:
             if recipe["sequences-per-gpu"] == "auto":
                 needed = {**recipe, "memory-gb": [step["fixed"], step["sequence"]]}
                 chosen = [sequences_that_fit(needed, Machine(8, "bf16"), card * 1e9) for card in CARDS]
-            numbers = [
-                step["launches"],
-                step["update_launches"],
-                f"{step['fixed']:.2f}",
-                f"{step['sequence']:.3f}",
-                f"{step['moved']:.3f}",
-                *chosen,
-            ]
-            print("|", *(f"{cell} |" for cell in (name, precision, *numbers)), flush=True)
+            sizes = [f"{step['fixed']:.2f}", f"{step['sequence']:.3f}", f"{step['moved']:.3f}"]
+            cells = [name, precision, step["launches"], step["update_launches"], *sizes, *chosen]
+            print("|", *(f"{cell} |" for cell in cells), flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     fake_gpu.leave()

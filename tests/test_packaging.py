@@ -117,8 +117,8 @@ def test_extras_add_something(metadata: list[Requirement], extra: str) -> None:
 
 def test_setup_script_installs_what_setup_py_accepts(metadata: list[Requirement]) -> None:
     """Otherwise the package would reject an environment that the script has made."""
-    script = (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8")
-    pins = re.findall(r"\b(fairseq-fixed|fairseq|torch)==([\d.]+)", script)
+    texts = [(ROOT / "scripts" / name).read_text(encoding="utf-8") for name in ("setup.sh", "constraints.txt")]
+    pins = re.findall(r"\b(fairseq-fixed|fairseq|torch)==([\d.]+)", "".join(texts))
     assert {name for name, _ in pins} == {"fairseq-fixed", "fairseq", "torch"}
     accepted = {item.name: item.specifier for item in metadata if item.name in {"fairseq-fixed", "fairseq", "torch"}}
     for name, version in pins:

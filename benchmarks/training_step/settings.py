@@ -1,6 +1,6 @@
 """What one side-by-side measurement is made with, and its written form."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 # encoder layers, width, feed-forward width, heads, decoder layers: those of maelm_tiny, maelm_small and maelm_base, and
@@ -69,28 +69,9 @@ class Settings:
         """From JSON; what this version does not know is left out."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
-    def swept(self, dimension: str, value: float) -> "Settings":
-        """Return the settings with another length, width, batch or masking rate.
-
-        A step keeps its raw tokens when the length changes, and heads their 64 dimensions when the width does.
-        """
-        if dimension == "length":
-            return replace(self, length=int(value), sequences=max(1, self.tokens // int(value)))
-        if dimension == "width":
-            width = int(value)
-            return replace(self, width=width, ffn=4 * width, heads=max(1, width // 64))
-        if dimension == "batch":
-            return replace(self, sequences=int(value))
-        if dimension == "masking":
-            return replace(self, masking=value)
-        raise ValueError(f"cannot sweep over {dimension!r}: choose one of {', '.join(SWEEPS)}")
-
     def describe(self) -> str:
         """Return a readable line."""
         return (
             f"{self.size}: {self.layers} layers of {self.width}, {self.sequences} x {self.length} tokens a step, "
             f"{self.masking:.0%} masking, dropout {self.dropout:g}, {self.precision} on {self.device}"
         )
-
-
-SWEEPS = ("length", "width", "batch", "masking")

@@ -113,8 +113,8 @@ def test_goes_on_where_the_time_was_up(machine: Machine) -> None:
 
 def test_a_slice_that_was_cut_off_runs_again(machine: Machine) -> None:
     """As where the machine is taken away: the folder holds the slices before it."""
-    process = machine.start("--minutes", "100", hanging="masked_token_loss")
-    while not any("masked_token_loss" in words[0] for words in machine.calls()):
+    process = machine.start("--minutes", "100", hanging="attention_gpu")
+    while not any("attention_gpu" in words[0] for words in machine.calls()):
         time.sleep(0.1)
     process.terminate()
     output, _ = process.communicate(timeout=60)
@@ -127,7 +127,7 @@ def test_a_slice_that_was_cut_off_runs_again(machine: Machine) -> None:
 
 def test_a_slice_that_fails_is_named_and_runs_again_when_asked(machine: Machine) -> None:
     words = ("--minutes", "100", "kernels", "memory")
-    status, output = machine.run(*words, failing="masked_token_loss")
+    status, output = machine.run(*words, failing="attention_gpu")
     assert status == 1 and "kernels: failed" in output and "kernels.log" in output and "memory: done" in output
     calls = len(machine.calls())
     status, output = machine.run(*words)

@@ -1,6 +1,7 @@
 """The comparison of training steps: its arithmetic, its tables, its files, and a small run with everything real."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from benchmark_data import prepared_data
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from training_step import authors_code, clocks, plots, store
+from training_step import authors_code, clocks, store
 from training_step.contenders import CONTENDERS, fairseq_options, split_name
 from training_step.cost import model_shape, shape_flops, step_flops, step_products
 from training_step.fairseq_data import full_batches
@@ -153,7 +154,7 @@ def test_results_are_merged_and_resumed(tmp_path):
     assert store.merge([read], [second, first]) == [second, first]
     assert store.is_measured([first], SETTINGS.as_dict(), ("maelm",))
     assert not store.is_measured([first], SETTINGS.as_dict(), ("maelm", "roberta"))
-    assert not store.is_measured([first], SETTINGS.swept("batch", 4).as_dict(), ("maelm",))
+    assert not store.is_measured([first], replace(SETTINGS, sequences=4).as_dict(), ("maelm",))
     first["contenders"]["maelm"] = {"error": "failed"}
     assert not store.is_measured([first], SETTINGS.as_dict(), ("maelm",))
     path.write_text("[]")
@@ -161,43 +162,12 @@ def test_results_are_merged_and_resumed(tmp_path):
         store.read_runs(path)
 
 
-def test_sweeps_change_what_they_say():
-    assert SETTINGS.swept("length", 8) == Settings("tiny", 2, 32, 64, 4, 1, 8, 4, 0.25, 0.1, "fp32", "cpu", 1, 0)
-    wide = SETTINGS.swept("width", 256)
-    assert (wide.width, wide.ffn, wide.heads) == (256, 1024, 4)
-    assert SETTINGS.swept("masking", 0.5).masking == 0.5
-    with pytest.raises(ValueError, match="choose one of length"):
-        SETTINGS.swept("depth", 3)
-    runs = [
-        run_of({"maelm": [time]}, SETTINGS.swept("length", length), sweep="length")
-        for length, time in ((32, 2.0), (16, 1.0))
-    ]
-    # 32 tokens a step at either length.
-    assert plots.curves(runs, "length", "wall") == {"maelm": [(16.0, 1e6 / 32), (32.0, 2e6 / 32)]}
-    assert plots.curves(runs, "width", "wall") == {}
-
-
-def test_every_sweep_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    points = [(0.2, [1.0, 1.0]), (0.5, [2.0, 3.0])]
-    runs = [
-        run_of({"maelm": ours, "roberta": ours}, SETTINGS.swept("masking", rate), sweep="masking")
-        for rate, ours in points
-    ]
-    files = plots.draw(runs, tmp_path / "result.json", "wall")
-    assert files == [tmp_path / "result_masking.png"]
-    assert files[0].stat().st_size > 1000
-    assert plots.draw(runs[:1], tmp_path / "result.json", "wall") == [], "one point makes no curve"
-
-
 def test_every_point_of_the_command_line_is_measured():
     words = ["--data", ".", "--output", "o.json", "--size", "tiny", "--precision", "fp32", "bf16"]
-    asked = pretraining.points(pretraining.arguments_of([*words, "--sweep", "batch=2,4"]))
-    assert [(each.precision, each.masking, each.sequences) for each in asked] == [
-        (precision, masking, batch) for precision in ("fp32", "bf16") for masking in (0.15, 0.4) for batch in (2, 4)
+    asked = pretraining.points(pretraining.arguments_of(words))
+    assert [(each.precision, each.masking) for each in asked] == [
+        (precision, masking) for precision in ("fp32", "bf16") for masking in (0.15, 0.4)
     ]
-    rates = pretraining.points(pretraining.arguments_of([*words, "--sweep", "masking=0.1,0.5"]))
-    assert [each.masking for each in rates] == [0.1, 0.5, 0.1, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -328,7 +298,7 @@ def test_only_full_sequences_make_batches():
 
     assert full_batches(Blocks(), SETTINGS) == [[0, 1], [2, 4]]
     with pytest.raises(ValueError, match="5 sequences of 16 tokens, fewer than a batch of 8"):
-        full_batches(Blocks(), SETTINGS.swept("batch", 8))
+        full_batches(Blocks(), replace(SETTINGS, sequences=8))
 
 
 @pytest.mark.slow
