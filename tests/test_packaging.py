@@ -1,9 +1,7 @@
 """The built package: its declarations, and its most common use without the repository."""
 
 import csv
-import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -14,7 +12,6 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
-from end_to_end.toy import TOPICS, sentence, write_corpus
 from interop.export.checkpoints import train_vocabulary, write_complete
 from packaging.requirements import Requirement
 
@@ -156,31 +153,3 @@ def test_an_encoder_of_the_wheel_is_opened_by_its_name(site: Path, tmp_path: Pat
     log = maelm(f"finetune task --checkpoint {STAND_IN} --output tuned --gpus 0 --epochs 1 --batch-size 8")
     assert f"pretrained/{STAND_IN}/checkpoint.json" in log
     assert (tmp_path / "tuned" / "checkpoint_best.pt").is_file()
-
-
-@pytest.mark.slow
-def test_five_commands_go_from_text_to_predictions(site: Path, tmp_path: Path) -> None:
-    """The way of a user: text, pretraining, a labeled table, fine-tuning, predictions."""
-    write_corpus(tmp_path / "text.txt")
-    generator = random.Random(3)
-    topics = [generator.choice(sorted(TOPICS)) for _ in range(400)]
-    for name, part in (("train", topics[:320]), ("new", topics[320:])):
-        with open(tmp_path / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["id", "review", "topic"])
-            writer.writerows([number, sentence(topic, generator), topic] for number, topic in enumerate(part))
-
-    def maelm(words: str) -> str:
-        return run(sys.executable, "-m", "fairseq_maelm", *words.split(), cwd=tmp_path, python_path=str(site))
-
-    columns = "--text review --label topic"
-    maelm("prepare corpus text.txt --output data --valid-fraction 0.1 --vocabulary-size 400 --workers 1")
-    short = "--set max-update=40 warmup-updates=4 batch-sequences=16 sequences-per-gpu=16"
-    maelm(f"pretrain data --output pretrained --recipe tiny --gpus 0 {short} -- --disable-validation")
-    maelm(f"prepare sentences --train train.csv --vocabulary pretrained --output task {columns}")
-    settings = "--gpus 0 --lr 1e-3 --epochs 4 --batch-size 16"
-    assert "dropping decoder" in maelm(f"finetune task --checkpoint pretrained --output tuned {settings}")
-    output = maelm(f"predict new.csv --checkpoint tuned --output predicted.tsv --device cpu {columns}")
-    assert json.loads(output.splitlines()[-1])["accuracy"] > 80, "words decide the topic"
-    rows = (tmp_path / "predicted.tsv").read_text(encoding="utf-8").splitlines()
-    assert len(rows) == 81 and rows[0] == "label\tprobability"

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from end_to_end.small import BEST, LAST, NARROW, assert_equal_end, contents, differences, results, training
-from end_to_end.test_distributed import run_ranks
 from end_to_end.test_finetuning import HEAD, prepare_task, topic_of_a_sentence
 from end_to_end.toy import TINY_TRAINING, losses, run
 from fairseq_maelm import MaelmModel
@@ -108,13 +107,6 @@ def test_a_run_without_average_is_continued_with_one(data, tmp_path):
     output = run(averaging(data, tmp_path))
     assert "the running average of the weights starts with this run" in output
     assert_average(average(tmp_path / LAST), by_hand(tmp_path, first=4), weights(tmp_path / LAST))
-
-
-def test_two_ranks(data, tmp_path):
-    ranks = ["--batch-size", 8, "--ddp-backend", "legacy_ddp"]
-    run_ranks(averaging(data, tmp_path / "run", *ranks, number=3), 2, tmp_path)
-    run_ranks(averaging(data, tmp_path / "run", *ranks), 2, tmp_path)
-    assert_average(average(tmp_path / "run" / LAST), by_hand(tmp_path / "run"), weights(tmp_path / "run" / LAST))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end import test_finetuning, test_prompting, test_squad, test_tagging
+from end_to_end import test_finetuning, test_prompting
 from end_to_end.toy import TINY_TRAINING, TOPICS, run, sentence
 from fairseq_maelm import MaelmModel, cli
 
@@ -113,54 +113,3 @@ def test_sentences(pretrained, tmp_path):
     maelm("export", "--checkpoint", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
     labels = json.loads((tmp_path / "exported" / "config.json").read_text())["id2label"]
     assert sorted(labels.values()) == sorted(TOPICS)
-
-
-@pytest.mark.slow
-def test_words(pretrained, tmp_path, capsys):
-    for split, sentences in (("train", 20), ("valid", 4)):
-        test_tagging.write_entities(tmp_path / split, sentences, seed=1)
-    task, saved = tmp_path / "task", tmp_path / "saved"
-    files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", task]
-    maelm("prepare", "tagging", "--vocabulary", pretrained, *files)
-    run([*test_tagging.finetuning(task, pretrained / LAST, saved), "--max-update", 1])
-    shutil.rmtree(task)
-    assert companions(saved) == sorted([*VOCABULARY, "manifest.json"])
-    (tmp_path / "text.txt").write_text(f"{TEXT}\n", encoding="utf-8")
-    capsys.readouterr()
-    maelm("predict", tmp_path / "text.txt", "--checkpoint", saved / LAST)
-    assert [word.rpartition("/")[0] for word in capsys.readouterr().out.split()] == TEXT[:-1].split() + ["."]
-    pytest.importorskip("transformers")
-    maelm("export", "--checkpoint", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
-    assert "B-WHO" in json.loads((tmp_path / "exported" / "config.json").read_text())["id2label"].values()
-
-
-@pytest.mark.slow
-def test_answers(pretrained, tmp_path, capsys):
-    test_squad.write_questions(tmp_path / "train.json", 12, seed=1)
-    task, saved = tmp_path / "task", tmp_path / "saved"
-    files = ["--train", tmp_path / "train.json", "--valid", tmp_path / "train.json", "--output", task]
-    maelm("prepare", "squad", "--vocabulary", pretrained, *files)
-    test_squad.finetune(task, pretrained / LAST, saved, "--max-update", 1)
-    shutil.rmtree(task)
-    assert companions(saved) == VOCABULARY
-    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    capsys.readouterr()
-    maelm("answer", tmp_path / "text.txt", "Who is it?", "--checkpoint", saved, "--json")
-    assert json.loads(capsys.readouterr().out)["question"] == "Who is it?"
-
-
-@pytest.mark.slow
-def test_prompts(pretrained, tmp_path, capsys):
-    task, saved, moved = tmp_path / "task", tmp_path / "saved", tmp_path / "moved"
-    task.mkdir()
-    (task / "topics.yaml").write_text(test_prompting.PROMPT, encoding="utf-8")
-    rows = "".join(f"{sentence(topic, random.Random(1))}\t{topic}\n" for topic in sorted(TOPICS))
-    for split in ("train", "valid"):
-        (task / f"{split}.tsv").write_text(rows, encoding="utf-8")
-    shutil.copytree(pretrained, moved)
-    own = ["--max-update", 1, "--max-positions", 64, "--disable-validation"]
-    run(test_prompting.training(moved, task, moved / LAST, saved, *own))
-    shutil.rmtree(moved)
-    assert companions(saved) == VOCABULARY
-    maelm("predict", task / "valid.tsv", "--checkpoint", saved / LAST)
-    assert "accuracy" in json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from end_to_end.small import LAST, training
-from end_to_end.test_finetuning import prepare_task, topic_of_a_sentence
 from end_to_end.toy import run
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.run import import_model
@@ -45,19 +44,6 @@ def test_pretraining_continues_from_it(folders: tuple[Path, Path], data: Path, t
     assert results[0].keys() == results[1].keys() == before.keys()
     assert all(torch.equal(weight, results[1][name]) for name, weight in results[0].items())
     assert not torch.equal(results[0]["encoder.embed_tokens.weight"], before["encoder.embed_tokens.weight"])
-
-
-@pytest.mark.slow
-def test_a_task_is_learned_from_it(folders: tuple[Path, Path], toy_data: Path, tmp_path: Path) -> None:
-    (tmp_path / "topics").mkdir()
-    task = prepare_task(tmp_path / "topics", toy_data, topic_of_a_sentence)
-    results = []
-    for number, folder in enumerate(folders):
-        words = ["maelm", "finetune", task, "--checkpoint", folder, "--output", tmp_path / str(number)]
-        run([*words, "--gpus", 0, "--lr", 1e-3, "--epochs", 1, "--batch-size", 64])
-        results.append(weights(tmp_path / str(number) / "checkpoint_best.pt"))
-    assert all(torch.equal(weight, results[1][name]) for name, weight in results[0].items())
-    assert any(name.startswith("classification_heads.") for name in results[0])
 
 
 @pytest.mark.slow

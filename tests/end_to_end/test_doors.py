@@ -47,9 +47,3 @@ def test_name_alone_builds_that_size(model, toy_data, tmp_path):
     tensors = parameters(tmp_path / "run")
     assert tensors["encoder.embed_tokens.weight"].shape[1] == 128
     assert {name.split(".")[2] for name in tensors if name.startswith("encoder.layers.")} == {"0", "1"}
-
-
-def test_bf16_of_fairseq_is_explained(toy_data, tmp_path):
-    output = through_hydra(toy_data, tmp_path, "maelm_tiny", "common.bf16=true", check=False)
-    line = [line for line in output.splitlines() if line.startswith("ValueError: ")][-1]
-    assert "common.bf16" in line and "use --precision bf16 (model.precision=bf16)" in line

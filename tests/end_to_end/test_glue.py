@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support import usage_error
 
-from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TOPICS, run, sentence, train_log, write_corpus
 from fairseq_maelm import MaelmModel, cli
 
@@ -138,25 +136,6 @@ def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks
         assert predictions(tmp_path / split) == expected
         assert len(expected) == MNLI_ROWS[table]
     assert {label for _, label in predictions(tmp_path / "valid")} <= set(LABELS.values())
-
-
-def test_two_ranks_give_the_metrics_of_one(mnli, whole, tmp_path):
-    """33 and 17 examples in batches of 8: ranks get unequal shares, and one a batch that must not count."""
-    checkpoint = whole[0] / "checkpoint_best.pt"
-    score = torch.load(checkpoint)["extra_state"]["best"]
-    # Of equal epochs the last is kept.
-    logged = validations(whole[1])
-    expected = [pair for pair in zip(logged[::2], logged[1::2]) if abs(pair[0]["valid_accuracy"] - score) < 1e-3][-1]
-    assert expected[0]["valid_mcc"] > 10, "a model that tells the labels apart"
-    # One update with a learning rate of zero leaves what was loaded.
-    options = ["--finetune-from-model", str(checkpoint), "--lr", "0", "--max-update", "1", "--batch-size", "8"]
-    over_ranks = ["--ddp-backend", "legacy_ddp", "--save-dir", str(tmp_path)]
-    logged = validations(run_ranks([*mnli, *options, *over_ranks], 2, tmp_path))
-    assert [entry["split"] for entry in logged] == ["valid", "valid1"]
-    for own, other in zip(logged, expected):
-        split = own["split"]
-        for metric in ("accuracy", "mcc", "loss"):
-            assert own[f"{split}_{metric}"] == pytest.approx(other[f"{split}_{metric}"], abs=2e-4)
 
 
 def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pretrained, toy_data, tmp_path, capsys):

@@ -8,18 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from support import usage_error
 
-from end_to_end.small import assert_resumes
-from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel, cli
 from fairseq_maelm.finetuning.prompting.hub import classify_by_prompt
 from fairseq_maelm.finetuning.prompting.task import PromptTask, PromptTaskConfig
-from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
 
 PROMPT = """
 template: '*cls**sent_0*_This_is_near_the*mask*.*sep+*'
@@ -133,37 +128,6 @@ def test_the_hub_and_the_command_give_the_metrics_of_validation(fine_tuned, task
     assert len(lines) == 42 and 100 * right / 42 == pytest.approx(last[0], abs=6e-3)
     with pytest.raises(SystemExit, match="exists already"):
         cli.main(words)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "is a pretrained checkpoint: give --prompt, or fine-tune it first"),
-        (["--prompt", "GLUE"], "--prompt: there is no prompt 'GLUE'"),
-    ],
-)
-def test_a_pretrained_checkpoint_needs_a_prompt(words, message, task, pretrained, capsys):
-    assert message in usage_error(capsys, ["predict", task / "valid.tsv", "--checkpoint", pretrained, *words])
-
-
-def test_a_run_in_two_parts_is_the_same_run(fine_tuned, task, toy_data, pretrained, tmp_path):
-    # Stopped in the middle of the second epoch of ten updates.
-    assert_resumes(training(toy_data, task, pretrained, tmp_path), tmp_path, fine_tuned, 14)
-
-
-@pytest.mark.slow
-def test_two_ranks_give_the_metrics_of_one(task, toy_data, pretrained, tmp_path):
-    # An update that changes nothing, then a validation in 9 batches, of which the second rank has one less.
-    options = ["--max-update", 1, "--lr", "1e-30", "--batch-size-valid", 5, "--ddp-backend", "legacy_ddp"]
-    output = run_ranks(training(toy_data, task, pretrained, tmp_path / "run", *options), 2, tmp_path)
-    hub = MaelmModel.from_pretrained(str(pretrained.parent), pretrained.name, str(toy_data))
-    rows = rows_of(task)
-    answers = classify_by_prompt(hub, [row[0] for row in rows], TEMPLATE, WORDS, several_pieces=True)
-    labels = list(WORDS)
-    predicted = np.array([labels.index(max(answer, key=answer.__getitem__)) for answer in answers])
-    gold = np.array([labels.index(row[1]) for row in rows])
-    for name, metric in compute_metrics(["accuracy", "mcc"], gold, predicted).items():
-        assert losses(output, "valid", name) == pytest.approx([metric], abs=5e-3)
 
 
 def test_a_masked_language_model_is_asked_as_it_was_pretrained(masked_language_model, task, toy_data, tmp_path):

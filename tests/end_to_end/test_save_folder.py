@@ -114,24 +114,6 @@ def test_a_failing_run_frees_the_folder(data, tmp_path):
     assert "crash.pt" in contents(tmp_path) and LOCK_FILE not in contents(tmp_path)
 
 
-@pytest.mark.parametrize("resets", [[], ["--reset-optimizer", "--reset-dataloader", "--reset-meters"]])
-def test_a_run_from_elsewhere_is_kept_out(data, finished, tmp_path, resets):
-    folder = Path(shutil.copytree(finished, tmp_path / "run"))
-    pretrained = Path(shutil.copy(finished / LAST, tmp_path / "pretrained.pt"))
-    before = contents(folder)
-    command = narrow(data, folder, "--restore-file", pretrained, *resets, updates=UPDATES + 2)
-    [line] = refusals(run(command, check=False))
-    assert f"{folder} holds checkpoints of another run" in line and "name another --save-dir" in line
-    assert contents(folder) == before
-
-
-def test_the_folders_own_run_may_be_reset(data, finished, tmp_path):
-    folder = Path(shutil.copytree(finished, tmp_path / "run"))
-    run(narrow(data, folder, "--reset-optimizer", "--reset-dataloader", "--reset-meters", updates=2))
-    end = results(folder / LAST)
-    assert {end["updates"], *(state["step"] for state in end["optimizer"]["state"].values())} == {2}
-
-
 def test_a_checkpoint_without_optimizer_state_is_not_trained_twice(data, tmp_path):
     folder = tmp_path / "run"
     run(narrow(data, folder, "--no-save-optimizer-state"))
@@ -196,15 +178,6 @@ def test_stopped_by_patience(data, tmp_path):
     run(validated(data, interrupted, *still, updates=4))
     run(validated(data, interrupted, *still, updates=100))
     assert results(interrupted / LAST)["updates"] == 6
-
-
-def test_two_ranks(data, tmp_path):
-    command = narrow(data, tmp_path / "run", "--batch-size", 8, "--ddp-backend", "legacy_ddp")
-    run_ranks(command, 2, tmp_path)
-    before = contents(tmp_path / "run")
-    output = run_ranks(command, 2, tmp_path)
-    assert len(logged(output, "this run is complete after 14 updates")) == 1
-    assert updates(output) == [] and contents(tmp_path / "run") == before
 
 
 # A damaged or missing checkpoint_last.pt costs the updates since the save before it, and never the run
@@ -280,37 +253,6 @@ def test_two_ranks_go_on_from_it_too(data, tmp_path):
         run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
     assert "error" not in (tmp_path / "rank1.log").read_text(encoding="utf-8")
     assert contents(tmp_path / "run") == before
-
-
-def test_an_option_refuses_instead(data, folder, tmp_path):
-    option = ["--restore-file", folder / LAST]
-    flip(folder / LAST)
-    before = contents(folder)
-    [line] = refusals(run(narrow(data, folder, *option, updates=MORE), check=False))
-    assert f"{LAST} is damaged in the record" in line and "replace it with an intact copy" in line
-    assert contents(folder) == before
-    # The option does not prevent the first start.
-    run(narrow(data, tmp_path / "new", "--restore-file", tmp_path / "new" / LAST, updates=2))
-    assert results(tmp_path / "new" / LAST)["updates"] == 2
-
-
-def test_without_any_whole_checkpoint_nothing_is_overwritten(data, folder):
-    for path in folder.glob("*.pt"):
-        truncate(path)
-    before = contents(folder)
-    [line] = refusals(run(narrow(data, folder), check=False))
-    assert f"{LAST} is truncated" in line and "training cannot continue from any other checkpoint" in line
-    assert contents(folder) == before
-
-
-@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
-def test_a_bad_file_that_was_named_is_one_line(data, finished, tmp_path, option):
-    named = tmp_path / "pretrained.pt"
-    shutil.copy(finished / LAST, named)
-    flip(named)
-    [line] = refusals(run(narrow(data, tmp_path / "new", option, named), check=False))
-    assert line.startswith(f"{option} {named} is damaged in the record")
-    assert contents(tmp_path / "new") == {}
 
 
 def test_best_is_kept_from_a_run_that_starts_anew(data, tmp_path):

@@ -4,14 +4,12 @@ import json
 import random
 import re
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import usage_error
 
-from end_to_end.small import assert_equal_end
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TOPICS, run, train_log
 from fairseq_maelm import MaelmModel
@@ -142,18 +140,6 @@ def test_predictions_are_substrings_of_their_contexts(task, predicted):
         best_text = best_texts[identity]
         assert best_text and best_text in context
         assert given[identity] == ("" if null_odds[identity] > 0 else best_text)
-
-
-@pytest.mark.slow
-def test_resumed_in_the_middle_is_uninterrupted(task, pretrained, finetuned, tmp_path):
-    (stopped,) = finetuned[0].glob(f"checkpoint_*_{MIDDLE}.pt")
-    shutil.copy(stopped, tmp_path / "checkpoint_last.pt")
-    resumed = finetune(task, pretrained, tmp_path)
-    assert "Loaded checkpoint" in resumed and "loading pretrained model" not in resumed
-    first, *_ = [entry for entry in train_log(resumed) if entry["split"] == "train"]
-    assert first["train_num_updates"] > MIDDLE
-    assert_equal_end(tmp_path, finetuned[0])
-    assert validations(resumed)[-1] == validations(finetuned[1])[-1]
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_tagging(toy_data, tmp_path):
 
 def label(task: Path, checkpoint: Path, folder: Path, f1: float) -> None:
     """Label the validation file and compare the metrics with those of validation."""
-    command = ["maelm", "predict", "--checkpoint", checkpoint, "--vocabulary", task]
+    command = ["maelm", "predict", "--checkpoint", checkpoint]
     given, predicted = folder / "valid", folder / "predicted"
     said = run([*command, given, "--output", predicted])
     assert json.loads(said.splitlines()[-1])["f1"] == pytest.approx(f1)
