@@ -25,10 +25,7 @@ _OF_ANOTHER_TORCH = 1.05
 @needs_fake_gpu
 @pytest.mark.parametrize(
     "recipe",
-    [
-        pytest.param(name, marks=[] if name in ("base", "small") else pytest.mark.exhaustive)
-        for name in names_in(RECIPES)
-    ],
+    [pytest.param(name, marks=[] if name == "small" else pytest.mark.exhaustive) for name in names_in(RECIPES)],
 )
 def test_a_step_waits_for_nothing_and_needs_what_the_recipe_states(recipe: str, tmp_path: Path) -> None:
     printed = run_program(BENCHMARKS / "step_without_gpu.py", recipe, "--json", tmp_path / "found.json")
