@@ -25,6 +25,9 @@ from torch import Tensor
 
 # Residuals below this share of the representations are rounding errors of double precision.
 _ROUNDING = 1e-12
+# Directions in which the real tokens differ by less than this share of their size are not used in combinations: their
+# weights would be so large that rounding alone moves their sum away from 1.
+_SMALLEST_DIFFERENCE = 1e-9
 
 
 class AttentionWeights(NamedTuple):
@@ -96,7 +99,8 @@ def combination(real: Tensor, mask: Tensor) -> tuple[Tensor, float]:
     """
     mean = real.mean(dim=0)
     centered, offsets = real - mean, mask - mean
-    weights = offsets @ torch.linalg.pinv(centered, rtol=1e-10)
+    smallest = _SMALLEST_DIFFERENCE * torch.linalg.norm(real)
+    weights = offsets @ torch.linalg.pinv(centered, atol=smallest, rtol=1e-10)
     # Each row sums to 0, but only up to the rounding of the mean. Once the states have nearly collapsed, that rounding
     # is as large as the states themselves, and U 1 = 1 would not hold any more. Subtracting the same number for all
     # tokens does not change U H_R, because the rows of ``centered`` sum to 0.
