@@ -40,6 +40,8 @@ class Layout(_Optional):
     visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
     visible_slots: Tensor  # <int64>[N] their slots; all other slots get the mask embedding
     predicted_slots: Tensor  # <int64>[M] slots to predict, ascending
+    returned_outputs: Tensor  # <int64>[K] indices of predicted slots whose token has a state that enters the decoder
+    returned_rows: Tensor  # <int64>[K] rows of these states
     output_rows: Tensor  # <int64>[M] their indices into a flattened [B, output_length], sequence by sequence
     output_length: int  # largest number of slots to predict in a sequence
     all_visible: bool  # whether all tokens' states enter the decoder, so that rows are slots and S is T

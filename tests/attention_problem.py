@@ -4,7 +4,7 @@ import torch
 
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.packed_qkv import split_qkv
+from fairseq_maelm.modules.attention.packed_qkv import split_packed
 
 
 def attend(query, key, value, bias, dropout, backend="auto"):
@@ -37,7 +37,7 @@ class Problem:
 
     def outputs(self, backend, dropout=0.0, attention=attend):
         bias = AttentionBias(self.table, self.positions, self.lengths)
-        return [attention(*split_qkv(qkv), bias, dropout, backend) for qkv in self.qkv]
+        return [attention(*split_packed(qkv), bias, dropout, backend) for qkv in self.qkv]
 
     def results(self, backend, dropout=0.0, attention=attend):
         """Outputs and the gradients of all leaves."""

@@ -128,6 +128,7 @@ def plain_of(model: MaelmModel) -> tuple[State, PlainConfig]:
         local_rotary_base=config.local_rotary_base,
         local_attention=config.local_attention or None,
         global_every=config.global_every,
+        decoder_attention=config.decoder_attention,
     )
 
 

@@ -85,6 +85,7 @@ CHANGES = {
     "compile": ["--compile"],
     "recompute": ["--checkpoint-activations"],
     "adam": ["--optimizer", "adam"],
+    "cross": ["--decoder-attention", "cross"],
 }
 
 

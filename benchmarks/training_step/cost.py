@@ -10,7 +10,7 @@ from training_step.settings import Settings
 
 def model_shape(name: str, settings: Settings, vocabulary: int) -> ModelShape:
     """Return the shape that determines a contender's cost; ours skip unread outputs, stock code does not."""
-    contender, _ = split_name(name)
+    contender, changes = split_name(name)
     ffn = feed_forward_width(contender, settings)
     encoder = StackShape(settings.layers, settings.width, ffn, settings.heads, contender.gated)
     decoder = None
@@ -20,6 +20,7 @@ def model_shape(name: str, settings: Settings, vocabulary: int) -> ModelShape:
         encoder,
         vocabulary,
         decoder,
+        "cross" if "cross" in changes else "self",
         computes_unread=contender.kind != "ours",
         head_on_all=contender.name == "mpnet",
     )

@@ -12,7 +12,8 @@ With width D, feed-forward width F, r rows that ask and c rows that are asked, a
     4 r c D                            per sequence: attention logits and weighted values
 
 In MAE-LM's encoder r = c = S, the visible tokens; in its decoder r = c = T, but in the last layer under the prediction
-head r = M, the predicted tokens, because nothing else reads its output. The head takes 2 M (D^2 + D V).
+head r = M, the predicted tokens, because nothing else reads its output. In all layers of a decoder of cross-attention
+alone r = M and c = S. The head takes 2 M (D^2 + D V).
 """
 
 from dataclasses import dataclass
@@ -230,16 +231,18 @@ def flops_per_token(model: ModelShape, batch: BatchShape) -> float:
 
 
 def muon_flops(model: ModelShape, steps: int = 5) -> float:
-    """Operations of Muon's orthogonalization in one update of a model without cross-attention.
+    """Operations of Muon's orthogonalization in one update.
 
     A step of the Newton-Schulz iteration on a matrix [r, c], r <= c, is two products of 2 r^2 c and one of 2 r^3.
-    Queries, keys and values are separate matrices, and so are the halves of a gated feed-forward network.
+    Queries, keys and values are separate matrices, and so are the halves of a gated feed-forward network. A decoder
+    layer with both kinds of attention has each of these matrices twice.
     """
     total = 0.0
     for stack in (model.encoder, model.decoder):
         if stack is not None:
             width, inner = stack.embed_dim, stack.ffn_embed_dim
-            shapes = [(width, width)] * 4 + [tuple(sorted((width, inner)))] * (3 if stack.gated else 2)
+            both = stack is model.decoder and model.decoder_attention in ("self_cross", "causal_cross")
+            shapes = [(width, width)] * (8 if both else 4) + [tuple(sorted((width, inner)))] * (3 if stack.gated else 2)
             total += stack.layers * sum(4 * rows**2 * columns + 2 * rows**3 for rows, columns in shapes)
     head = model.decoder.embed_dim if model.decoder is not None and model.decoder.layers else model.encoder.embed_dim
     return steps * (total + 6 * head**3)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
-from fairseq_maelm.models.checkpoint import build_with_heads
+from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.maelm import MaelmModel

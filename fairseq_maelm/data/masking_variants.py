@@ -149,6 +149,8 @@ def encoder_input(
         "visible_rows": torch.from_numpy(visible_rows),
         "visible_slots": torch.from_numpy(slots),
         "predicted_slots": torch.from_numpy(np.flatnonzero(predicted)),
+        "returned_outputs": torch.from_numpy(np.flatnonzero(shown.returned[predicted])),
+        "returned_rows": torch.from_numpy(visible_rows[predicted.reshape(-1)[slots]]),
         "output_rows": torch.from_numpy(rows_of_wanted),
         "output_length": output_length,
         "all_visible": len(slots) == int(lengths.sum()),

@@ -17,6 +17,7 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 
+from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.finetuning.training import words_of
 from fairseq_maelm.train_command import parse_training
 
@@ -74,7 +75,7 @@ def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, repo
                 f"the first batch of {data} cannot be computed: {type(error).__name__}: {error}"
             ) from error
     _check_metrics(logged, metric, reported)
-    return Rehearsal(*counted, int(model.encoder.identity[0]))
+    return Rehearsal(*counted, dictionary_fingerprint(model.encoder.dictionary))
 
 
 @contextlib.contextmanager

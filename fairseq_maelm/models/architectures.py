@@ -60,7 +60,7 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
             )
         setattr(cfg, name, known)
     keeps = getattr(TASK_REGISTRY.get(getattr(cfg, "task", None)), "predicts_masked_tokens", False)
-    for name in DECODER_OPTIONS if keeps or "decoder.identity" in checkpoint.weights else ():
+    for name in DECODER_OPTIONS if keeps or checkpoint.has_decoder else ():
         default = MaelmModelConfig.__dataclass_fields__[name].default
         if getattr(cfg, name, default) == default:
             setattr(cfg, name, model[name])

@@ -15,6 +15,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from fairseq_maelm.checkpoints.fit import classification_heads, saved_settings
 from fairseq_maelm.checkpoints.plain_data import (
     CheckpointError,
     averaged_state,
@@ -26,7 +27,6 @@ from fairseq_maelm.checkpoints.plain_data import (
     shown,
 )
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import SIZES
@@ -79,9 +79,14 @@ class Checkpoint:
         return any(name.startswith("lm_head.") for name in self.weights)
 
     @property
+    def has_decoder(self) -> bool:
+        """True if there are weights of a decoder."""
+        return any(name.startswith("decoder.") for name in self.weights)
+
+    @property
     def vocabulary(self) -> int:
         """The fingerprint of the vocabulary; see ``dictionary_fingerprint``."""
-        return int(self.weights["encoder.identity"][0])
+        return int(saved_settings(self.weights)["vocabulary"])
 
     @property
     def heads(self) -> dict[str, list[int]]:
@@ -102,7 +107,7 @@ class Checkpoint:
         otherwise the encoder saw ``<mask>``.
         """
         task = self.config.task
-        default = "dropped" if "decoder.identity" in self.weights or not self.predicts_masked_tokens else "kept"
+        default = "dropped" if self.has_decoder or not self.predicts_masked_tokens else "kept"
         return EncoderView(
             str(task.get("masked_input") or default),
             float(task.get("encoder_mask_fraction") or 0.0),
@@ -206,8 +211,10 @@ def _override(task: dict[str, Any], model: dict[str, Any], name: str, value: Any
 
 
 def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
-    if "encoder.identity" not in weights:
-        raise CheckpointError(f"{path} is not a checkpoint of the model maelm: its encoder.identity is missing")
+    try:
+        saved_settings(weights)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     try:
         check_config(model)
     except (ValueError, TypeError) as error:

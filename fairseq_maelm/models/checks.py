@@ -10,16 +10,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_maelm.models.sizes import POSITIONS
 from fairseq_maelm.modules.attention import triton
-from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS
+from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
 from fairseq_maelm.modules.autocast import PRECISIONS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
 
 logger = logging.getLogger(__name__)
 
-# Bounds of LayerNorm's epsilon: all usual values, and those that the encoder's identity can store.
+# Bounds of LayerNorm's epsilon.
 SMALLEST_EPS, LARGEST_EPS = 1e-14, 1e-2
-# Bounds of rotary bases: the encoder's identity stores each in 31 bits.
+# Bounds of rotary bases.
 SMALLEST_BASE, LARGEST_BASE = 2, 2**31 - 1
 
 
@@ -173,10 +173,10 @@ def check_backend(path: str) -> None:
     """
     if path not in ATTENTION_BACKENDS:
         raise ValueError(f"unknown --attention {path}: choose one of {', '.join(ATTENTION_BACKENDS)}")
-    if path == "triton" and not torch.cuda.is_available():
+    if BACKENDS[path].device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            "--attention triton needs a CUDA GPU, and torch finds none: use --attention auto or, for a checkpoint that "
-            "was trained with it, --model-overrides \"{'attention': 'auto'}\""
+            f"--attention {path} needs a CUDA GPU, and torch finds none: use --attention auto or, for a checkpoint "
+            "that was trained with it, --model-overrides \"{'attention': 'auto'}\""
         )
     if path == "triton" and not triton.is_installed():
         raise ValueError("--attention triton needs the package triton: install it, or use --attention auto")

@@ -8,7 +8,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, OmegaConf, open_dict
 
 from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
-from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS
+from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, PRECISIONS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
 
@@ -119,9 +119,9 @@ class MaelmModelConfig(FairseqDataclass):
     attention: ChoiceEnum(list(ATTENTION_BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "implementation of attention: the fastest on this device ('auto'), plain torch operations "
-            "('plain'), torch's fused kernels ('sdpa'), or this package's for CPUs ('cpu') or CUDA ('triton'). Without "
-            "dropout the results differ by rounding; with dropout each draws random numbers in its own way"
+            "help": "implementation of attention: "
+            + ", ".join(f"{backend.about} ({name!r})" for name, backend in BACKENDS.items())
+            + ". Without dropout the results differ by rounding; with dropout each draws random numbers in its own way"
         },
     )
     relative_buckets: Optional[ChoiceEnum(["t5", "reference", "none"])] = field(  # type: ignore[valid-type]

@@ -1,7 +1,5 @@
 """The encoder: embeddings and positions around a stack of layers."""
 
-import hashlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,20 +9,12 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerConfig
-from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
+from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
 from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
-
-# ``MaelmEncoder.identity`` stores the bucket function as its index in this tuple.
-BUCKET_FUNCTION_NAMES = ("none", *BUCKET_FUNCTIONS, "rotary")
-# Two numbers share a field of the identity. This is the unit of the upper one: of the local rotary base, above the
-# global one; and of LayerNorm's epsilon, above the number of attention heads.
-_ABOVE_BASE = 2**31
-_ABOVE_HEADS = 2**16
 
 
 class EncoderOutput(NamedTuple):
@@ -42,50 +32,6 @@ class EncoderOutput(NamedTuple):
     all_states: list[Tensor]
     tokens: Tensor
     output_at: OutputPositions | None = None
-
-
-def dictionary_fingerprint(dictionary: Dictionary) -> int:
-    """Return a number in [0, 2^63) that depends on every symbol of the vocabulary and on their order."""
-    digest = hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8")).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
-
-
-def encoder_identity(
-    vocabulary: int, heads: int, eps: float, bucket_function: str, max_distance: int, rotary_bases: Sequence[int] = ()
-) -> Tensor:
-    """Pack the settings that weights depend on and that no weight's shape shows: <int64>[4].
-
-    LayerNorm's epsilon is stored with the number of heads, as its difference from the default. Checkpoints from before
-    that option therefore have the same identity as today's. Rotary bases are stored in place of the largest distance.
-
-    Args:
-        vocabulary: see ``dictionary_fingerprint``.
-        heads: number of attention heads.
-        eps: LayerNorm's epsilon.
-        bucket_function: one of ``BUCKET_FUNCTION_NAMES``.
-        max_distance: distance beyond which all distances share a bucket.
-        rotary_bases: rotary bases of every third layer and of the others; empty without rotary positions.
-    """
-    function = BUCKET_FUNCTION_NAMES.index("rotary" if rotary_bases else bucket_function)
-    norm = (round(1 / eps) - round(1 / LAYER_NORM_EPS)) * _ABOVE_HEADS
-    distance = rotary_bases[0] + rotary_bases[-1] * _ABOVE_BASE if rotary_bases else max_distance
-    return torch.tensor([vocabulary, heads + norm, function, distance if function else 0], dtype=torch.int64)
-
-
-def identity_settings(identity: Tensor) -> dict[str, Any]:
-    """Unpack ``encoder_identity`` into named settings, in the order in which differences are reported."""
-    vocabulary, heads, function, distance = identity.tolist()
-    norm, heads = divmod(heads, _ABOVE_HEADS)
-    name = dict(enumerate(BUCKET_FUNCTION_NAMES)).get(function, function)
-    known = {
-        "vocabulary": vocabulary,
-        "attention heads": heads,
-        "LayerNorm's epsilon": 1 / max(1, norm + round(1 / LAYER_NORM_EPS)),
-        "bucket function": name,
-    }
-    if name != "rotary":
-        return {**known, "relative max distance": distance}
-    return {**known, "rotary base": distance % _ABOVE_BASE, "local rotary base": distance // _ABOVE_BASE}
 
 
 class MaelmEncoder(FairseqEncoder):
@@ -127,9 +73,6 @@ class MaelmEncoder(FairseqEncoder):
             )
         self.layers = nn.ModuleList(TransformerLayer(layer_config, number) for number in range(layers))
         self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else None
-        known = dictionary_fingerprint(dictionary), layer_config.attention_heads, layer_config.layer_norm_eps
-        identity = encoder_identity(*known, relative_buckets, max_distance, layer_config.rotary_bases)
-        self.register_buffer("identity", identity)
 
     def forward(
         self,
@@ -150,9 +93,7 @@ class MaelmEncoder(FairseqEncoder):
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
         states = self._embed(src_tokens, positions)
         bias = self._bias(positions, self._lengths(src_tokens, padded), states)
-        last_is_local = self.layer_config.window(len(self.layers) - 1) is not None
-        output_bias = bias if last_is_local else _read_from(bias, output_at, len(src_tokens))
-        all_states = run_layers(self.layers, states, bias, output_at, output_bias)
+        all_states = run_layers(self.layers, states, bias, output_at)
         if self.final_layer_norm is not None:
             all_states[-1] = self.final_layer_norm(all_states[-1])
         return EncoderOutput(all_states[-1], all_states, src_tokens, output_at)
@@ -187,13 +128,6 @@ class MaelmEncoder(FairseqEncoder):
     def max_positions(self) -> int:
         """Return the length of the longest sequence, <s> and </s> included."""
         return self.longest
-
-
-def _read_from(bias: AttentionBias | None, output_at: OutputPositions | None, sequences: int) -> AttentionBias | None:
-    """Return the bias of the last layer, with queries at the output positions only."""
-    if output_at is None or bias is None or bias.positions is None or bias.of_distance is None:
-        return bias
-    return bias.read_from(output_at.pad(output_at.take(bias.positions.expand(sequences, -1)), sequences))
 
 
 def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:

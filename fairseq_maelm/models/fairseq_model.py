@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from fairseq.models import FairseqEncoderModel
 from torch import Tensor, nn
 
-from fairseq_maelm.models.checkpoint import fit_state_dict
+from fairseq_maelm.checkpoints.fit import SETTINGS, fit_state_dict, model_settings, pack_settings, saved_settings
 from fairseq_maelm.models.encoder import MaelmEncoder
 from fairseq_maelm.modules.heads import (
     ClassificationHead,
@@ -17,7 +17,6 @@ from fairseq_maelm.modules.heads import (
     TokenHead,
 )
 from fairseq_maelm.modules.initialization import initialize
-from fairseq_maelm.modules.weight_casts import WeightCasts
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +33,7 @@ class FairseqTextModel(FairseqEncoderModel):
         super().__init__(encoder)
         self.config = config
         self.precision = str(config.precision)
-        self.weight_casts = WeightCasts()
-        self.update: int | None = None
         self.classification_heads = nn.ModuleDict()
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Store the number of the current update; called by fairseq before each of its batches."""
-        super().set_num_updates(num_updates)
-        self.update = num_updates
 
     def initialize(self, module: nn.Module) -> None:
         """Draw random weights for a part of this model."""
@@ -60,25 +52,29 @@ class FairseqTextModel(FairseqEncoderModel):
         """
         _check_head(name, num_classes)
         width = self.config.encoder_embed_dim
-        numbers = width, inner_dim or width, num_classes, self.config.pooler_dropout
+        sizes = {"embed_dim": width, "inner_dim": inner_dim or width, "num_classes": num_classes}
         if self.config.layer == "modern":
-            self._add_head(name, ModernClassificationHead(*numbers, self.config.layer_norm_eps))
+            head: ClassificationHead = ModernClassificationHead(
+                **sizes, dropout=self.config.pooler_dropout, layer_norm_eps=self.config.layer_norm_eps
+            )
         else:
-            self._add_head(name, ClassificationHead(*numbers))
+            head = ClassificationHead(**sizes, dropout=self.config.pooler_dropout)
+        self._add_head(name, head)
 
     def register_token_head(self, name: str, num_outputs: int, dropout: float = 0.0) -> None:
         """Add a head with random weights that scores every token; see ``TokenHead``."""
         _check_head(name, num_outputs)
-        numbers = self.config.encoder_embed_dim, num_outputs, dropout
-        modern = self.config.layer == "modern"
-        self._add_head(name, ModernTokenHead(*numbers, self.config.layer_norm_eps) if modern else TokenHead(*numbers))
+        width = self.config.encoder_embed_dim
+        if self.config.layer == "modern":
+            self._add_head(name, ModernTokenHead(width, num_outputs, dropout, self.config.layer_norm_eps))
+        else:
+            self._add_head(name, TokenHead(width, num_outputs, dropout))
 
     def _add_head(self, name: str, head: ClassificationHead | TokenHead) -> None:
         if name in self.classification_heads:
             logger.warning("replacing the head %r by a new one with %d outputs", name, head.out_proj.out_features)
         self.initialize(head)
         self.classification_heads[name] = head.to(self.encoder.embed_tokens.weight.device).train(self.training)
-        self.weight_casts.forget()
 
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False
@@ -92,6 +88,14 @@ class FairseqTextModel(FairseqEncoderModel):
         """Return (log-)probabilities in single precision; called by fairseq."""
         logits = net_output[0].float()
         return F.log_softmax(logits, dim=-1) if log_probs else F.softmax(logits, dim=-1)
+
+    def get_extra_state(self) -> Tensor:
+        """Return the settings that ``fit_state_dict`` compares; torch stores them with the weights."""
+        return pack_settings(model_settings(self.config, self.encoder.dictionary))
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Check that settings can be read; ``fit_state_dict`` has compared them."""
+        saved_settings({SETTINGS: state})
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Fit a checkpoint to this model before it is loaded strictly; called by fairseq."""

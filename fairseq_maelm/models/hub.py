@@ -13,9 +13,9 @@ from fairseq import tasks
 from torch import Tensor, nn
 
 from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.models.batched_inference import Places, predict
-from fairseq_maelm.models.checkpoint import build_with_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.classification import TextLabel, classify
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks

@@ -10,14 +10,16 @@ from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.architectures import register_architectures
 from fairseq_maelm.models.checks import check_config, check_task
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
-from fairseq_maelm.models.decoder import NO_DECODER, MaelmDecoder, NoDecoder, build_decoder
+from fairseq_maelm.models.decoder import MaelmDecoder
+from fairseq_maelm.models.decoder_variants import build_decoder
 from fairseq_maelm.models.encoder import EncoderOutput, build_encoder
 from fairseq_maelm.models.fairseq_model import FairseqTextModel
+from fairseq_maelm.modules.autocast import in_its_precision
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.initialization import scale_outputs
 from fairseq_maelm.modules.layer_modes import execute
 from fairseq_maelm.modules.output_positions import OutputPositions, first_positions, predicted_positions
-from fairseq_maelm.modules.weight_casts import in_its_precision
+from fairseq_maelm.modules.reassemble import reassemble
 from fairseq_maelm.optim.parameter_groups import mark_parameters
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
@@ -42,8 +44,13 @@ class MaelmModel(FairseqTextModel):
         if predicts_masked_tokens:
             self.decoder = build_decoder(config)
             width = config.decoder_embed_dim if self.decoder else config.encoder_embed_dim
-            sizes = width, config.encoder_embed_dim, len(dictionary)
-            self.lm_head = MaskedTokenHead(*sizes, config.layer_norm_eps, config.layer == "modern")
+            self.lm_head = MaskedTokenHead(
+                input_dim=width,
+                embed_dim=config.encoder_embed_dim,
+                vocabulary_size=len(dictionary),
+                layer_norm_eps=config.layer_norm_eps,
+                modern=config.layer == "modern",
+            )
         self.initialize(self)
         mark_parameters(self)
         for stack in (self.encoder, self.decoder):
@@ -101,7 +108,7 @@ class MaelmModel(FairseqTextModel):
         if target is None and (features_only or classification_head_name is not None):
             return self._encode_alone(src_tokens, layout, return_all_hiddens, classification_head_name)
         output_at = None if target is None else predicted_positions(_given(layout))
-        visible = self.encode(src_tokens, layout, self.decoding.encoder_output_at(output_at, layout))
+        visible = self.encode(src_tokens, layout, self.encoder_output_at(output_at, layout))
         full = self.reassemble(visible, layout)
         decoded = self.decode(full, visible, layout, output_at)
         predicted, extra = self.predict(decoded, layout, target)
@@ -123,22 +130,36 @@ class MaelmModel(FairseqTextModel):
             return self.encoder(src_tokens, output_at=output_at)
         return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], output_at)
 
+    def encoder_output_at(self, output_at: OutputPositions | None, layout: Layout | None) -> OutputPositions | None:
+        """Return the only positions whose states are read if those of the LM head are ``output_at``; None for all."""
+        alone = self.decoder is None and layout is not None and layout["all_visible"]
+        return output_at if alone else None
+
     def reassemble(self, visible: EncoderOutput, layout: Layout | None) -> Tensor:
-        """Return the decoder's input <float>[B, T, D]: encoder states, and mask embeddings at masked positions."""
-        return self.decoding.reassemble(visible, self.encoder, layout)
+        """Return the decoder's input <float>[B, T, D]: encoder states, and mask embeddings at masked positions.
+
+        It is <float>[M, D] where only M positions are computed: by a decoder of cross-attention alone, or without one.
+        """
+        if self.decoder is not None:
+            return self.decoder.reassemble(visible, self.encoder, layout)
+        if layout is None or visible.output_at is not None:
+            return visible.states
+        return reassemble(visible.states, self.encoder.embed_tokens.weight[self.mask_index], layout)
 
     def decode(
         self, full: Tensor, visible: EncoderOutput, layout: Layout | None, output_at: OutputPositions | None = None
     ) -> Tensor:
         """Decode <float>[B, T, D] to <float>[B, T, decoder width], or [M, decoder width] at ``output_at``."""
-        return self.decoding(full, visible, self.encoder, layout, output_at)
+        if self.decoder is not None:
+            return self.decoder(full, visible, self.encoder, layout, output_at)
+        return full if output_at is None or visible.output_at is not None else output_at.take(full)
 
     def predict(
         self, decoded: Tensor, layout: Layout | None, target: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return logits or, with targets, the loss, in the form in which ``forward`` returns them.
 
-        The decoded states are those of all positions; with targets they are those of the masked positions only.
+        The decoded states are those of all positions, or of the predicted ones only; with targets always the latter.
         """
         if self.lm_head is None:
             raise ValueError(
@@ -149,14 +170,9 @@ class MaelmModel(FairseqTextModel):
         if target is not None:
             loss, correct = self.lm_head.loss(decoded, embedding, target)
             return loss, {"correct": correct}
-        if layout is not None:
+        if layout is not None and decoded.dim() > 2:
             decoded = decoded.flatten(0, 1).index_select(0, layout["predicted_slots"])
         return self.lm_head(decoded, embedding), {"inner_states": None}
-
-    @property
-    def decoding(self) -> MaelmDecoder | NoDecoder:
-        """The decoder, or a substitute that does nothing where there are no decoder layers."""
-        return self.decoder or NO_DECODER
 
     def _encode_alone(
         self, src_tokens: Tensor, layout: Layout | None, return_all_hiddens: bool, head_name: str | None

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_masks
+from fairseq_maelm.modules.autocast import computing
 from fairseq_maelm.modules.output_positions import predicted_positions
-from fairseq_maelm.modules.weight_casts import computing
 from fairseq_maelm.text.cleaning import checked_texts
 from fairseq_maelm.text.tokenizer import MASK
 
@@ -112,6 +112,6 @@ def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tens
     tokens, layout, embedding = net_input["src_tokens"], net_input["layout"], model.encoder.embed_tokens.weight
     output_at = predicted_positions(layout)
     with computing(model):
-        visible = model.encode(tokens, layout, model.decoding.encoder_output_at(output_at, layout))
+        visible = model.encode(tokens, layout, model.encoder_output_at(output_at, layout))
         decoded = model.decode(model.reassemble(visible, layout), visible, layout, output_at)
         return model.lm_head.log_probabilities(decoded, embedding, target)

@@ -1,11 +1,15 @@
 """Mixed precision with weights, gradients and optimizer state in single precision."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+_Forward = TypeVar("_Forward", bound=Callable[..., Any])
 
 # The values of --precision.
 PRECISIONS = ("fp32", "bf16")
@@ -44,6 +48,22 @@ def computing_in(precision: str, weight: Tensor, training: bool) -> "AbstractCon
     return torch.autocast(device, torch.bfloat16)
 
 
+def computing(model: Any) -> "AbstractContextManager[Any]":
+    """Return the context in which a ``MaelmModel`` computes."""
+    return computing_in(model.precision, model.encoder.embed_tokens.weight, model.training)
+
+
+def in_its_precision(forward: _Forward) -> _Forward:
+    """Make a method of a ``MaelmModel`` compute in the model's precision."""
+
+    @wraps(forward)
+    def compute(model: Any, *args: Any, **options: Any) -> Any:
+        with computing(model):
+            return forward(model, *args, **options)
+
+    return cast(_Forward, compute)
+
+
 def autocast_dtype(device: str) -> torch.dtype | None:
     """Return the dtype of matrix products under autocast on this type of device, or None if autocast is off."""
     # Before torch 2.12, torch.compile cannot trace is_autocast_available.
@@ -72,11 +92,9 @@ class LayerNorm(nn.LayerNorm):
 
     Attributes:
         single: return single precision instead, as for the residual sums of pre-norm layers.
-        halves: copies of weight and bias in autocast's type, if there are any; see ``WeightCasts``.
     """
 
     single = False
-    halves: tuple[Tensor, Tensor | None] | None = None
 
     def forward(self, states: Tensor) -> Tensor:
         """Normalize states <float>[..., D]."""
@@ -85,10 +103,7 @@ class LayerNorm(nn.LayerNorm):
         if dtype is None:
             return super().forward(states)
         with torch.autocast(device, enabled=False):
-            given: tuple[Tensor, Tensor | None] = (self.weight, self.bias)
-            if self.halves is not None and states.dtype == dtype:
-                given = self.halves
-            weight, bias = given
-            bias = None if bias is None else bias.to(states.dtype)
-            normalized = F.layer_norm(states, self.normalized_shape, weight.to(states.dtype), bias, self.eps)
+            weight = self.weight.to(states.dtype)
+            bias = None if self.bias is None else self.bias.to(states.dtype)
+            normalized = F.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
             return normalized.float() if self.single else normalized.to(dtype)

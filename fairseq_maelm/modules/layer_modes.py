@@ -1,15 +1,11 @@
 """Execution of layers in training: compiled, or recomputed for the backward pass. The results are the same."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-
-# A module's attributes, the name of one of them, and its value.
-Shown = tuple[dict[str, Any], str, Any]
 
 
 class Layer(nn.Module):
@@ -29,8 +25,6 @@ class Layer(nn.Module):
     compiles = False
     recomputes = False
     _compiled_for_many = False
-    # Attributes that ``showing`` sets during a pass, and again when the layer is recomputed.
-    shown_in_pass: Sequence[Shown] = ()
 
     def __call__(self, states: Tensor, *others: Any, **options: Any) -> Any:
         """Run ``forward`` with these arguments."""
@@ -42,30 +36,8 @@ class Layer(nn.Module):
                 self.compile(dynamic=True)
             call = self._compiled_call_impl or call
         if self.training and self.recomputes and torch.is_grad_enabled():
-            return checkpoint(
-                _with_its_weights(call, self.shown_in_pass), states, *others, use_reentrant=False, **options
-            )
+            return checkpoint(call, states, *others, use_reentrant=False, **options)
         return call(states, *others, **options)
-
-
-@contextmanager
-def showing(shown: Sequence[Shown]) -> Iterator[None]:
-    """Set attributes of modules within a context; they may hide parameters of the same names."""
-    try:
-        for attributes, name, value in shown:
-            attributes[name] = value
-        yield
-    finally:
-        for attributes, name, _ in shown:
-            attributes.pop(name, None)
-
-
-def _with_its_weights(call: Callable[..., Any], shown: Sequence[Shown]) -> Callable[..., Any]:
-    def run(*args: Any, **options: Any) -> Any:
-        with showing(shown):
-            return call(*args, **options)
-
-    return run
 
 
 def worth_compiling(states: Tensor) -> bool:

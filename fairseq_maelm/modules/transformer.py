@@ -10,7 +10,6 @@ from fairseq_maelm.modules.attention.cross import CrossAttention
 from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
 from fairseq_maelm.modules.autocast import LayerNorm
 from fairseq_maelm.modules.dropout import add_dropped
-from fairseq_maelm.modules.gate import gated_gelu
 from fairseq_maelm.modules.layer_modes import Layer
 from fairseq_maelm.modules.output_positions import OutputPositions
 
@@ -36,7 +35,8 @@ class TransformerLayer(Layer):
         self.modern, self.dropout = config.modern, config.dropout
         self.self_attn: Any = None
         self.cross_attn: Any = None
-        normalized = config.modern and number == 0  # the layer's input is
+        # Whether the layer's input has been normalized.
+        normalized = config.modern and number == 0
         if attention != "cross":
             self.self_attn = SelfAttention(config, number)
             self.self_attn_layer_norm: Any = None if normalized else config.layer_norm()
@@ -46,7 +46,7 @@ class TransformerLayer(Layer):
         width, inner = config.embed_dim, config.ffn_embed_dim
         self.fc1 = nn.Linear(width, 2 * inner if config.modern else inner, not config.modern)
         self.fc2 = nn.Linear(inner, width, not config.modern)
-        self.final_layer_norm = config.layer_norm()
+        self.final_layer_norm = config.layer_norm()  # of the feed-forward network
 
     def forward(
         self,
@@ -58,8 +58,8 @@ class TransformerLayer(Layer):
     ) -> Tensor:
         """Transform states <float>[B, S, D]; cross-attention reads ``memory`` <float>[B, S, D] with ``memory_bias``.
 
-        With ``output_at`` the result is <float>[M, D], and ``bias`` is for queries at these positions. A layer without
-        self-attention then also takes <float>[M, D].
+        With ``output_at`` the result is <float>[M, D], and both biases are for queries at these positions. A layer
+        without self-attention then also takes <float>[M, D].
         """
         if self.self_attn is not None:
             attended = self.self_attn(self._before(states, self.self_attn_layer_norm), bias, output_at)
@@ -67,7 +67,7 @@ class TransformerLayer(Layer):
             states = self._add(residual, attended, self.self_attn_layer_norm)
         if self.cross_attn is not None:
             queries = self._before(states, self.cross_attn_layer_norm)
-            attended = self.cross_attn(queries, memory, bias, memory_bias, output_at)
+            attended = self.cross_attn(queries, memory, memory_bias, output_at)
             states = self._add(states, attended, self.cross_attn_layer_norm)
         transformed = self.fc2(self._activate(self.fc1(self._before(states, self.final_layer_norm))))
         return self._add(states, transformed, self.final_layer_norm)
@@ -80,7 +80,10 @@ class TransformerLayer(Layer):
         return total if self.modern or norm is None else norm(total)
 
     def _activate(self, states: Tensor) -> Tensor:
-        return gated_gelu(states) if self.modern else F.gelu(states)
+        if not self.modern:
+            return F.gelu(states)
+        states, gate = states.chunk(2, dim=-1)
+        return F.gelu(states) * gate
 
 
 def run_layers(
@@ -88,14 +91,16 @@ def run_layers(
     states: Tensor,
     bias: AttentionBias | None,
     output_at: OutputPositions | None = None,
-    output_bias: AttentionBias | None = None,
 ) -> list[Tensor]:
     """Apply layers of self-attention to <float>[B, S, D]; return the input and the states after each layer.
 
-    With ``output_at`` the last states are <float>[M, D], and ``output_bias`` is the last layer's attention bias.
+    With ``output_at`` the last states are <float>[M, D].
     """
     all_states = [states]
     for number, layer in enumerate(layers, 1):
-        last = output_at is not None and number == len(layers)
-        all_states.append(layer(all_states[-1], *((output_bias, output_at) if last else (bias,))))
+        if output_at is None or number < len(layers):
+            all_states.append(layer(all_states[-1], bias))
+        else:
+            output_bias = None if bias is None else bias.read_from(output_at, len(states))
+            all_states.append(layer(all_states[-1], output_bias, output_at))
     return all_states

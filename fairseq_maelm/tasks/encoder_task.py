@@ -10,7 +10,6 @@ from fairseq.tasks import FairseqTask
 from fairseq_maelm.fairseq_fixes.companions import VOCABULARY_FILES
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
-from fairseq_maelm.tasks.waiting import HostWatch
 
 
 class EncoderTask(FairseqTask):
@@ -25,7 +24,6 @@ class EncoderTask(FairseqTask):
         super().__init__(cfg)
         self.dictionary = dictionary
         self.longest = longest
-        self.host_watch: HostWatch | None = None  # of training on a GPU
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model; called by fairseq.
@@ -63,30 +61,6 @@ class EncoderTask(FairseqTask):
         # Each epoch has a new iterator, so workers that outlive their epoch would accumulate.
         iterator.persistent_workers = False
         return iterator
-
-    def train_step(self, sample: dict[str, Any], model: Any, *args: Any, **options: Any) -> Any:
-        """Run the forward and the backward pass of a batch; the arguments and the result are those of fairseq."""
-        watch = self._watch_of(model)
-        if watch is None:
-            return super().train_step(sample, model, *args, **options)
-        watch.batch_begins()
-        result = super().train_step(sample, model, *args, **options)
-        watch.batch_started()
-        return result
-
-    def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
-        """Take a step; called by fairseq, which has waited for the gradients."""
-        watch = self._watch_of(model)
-        if watch is not None:
-            watch.gradients_known()
-        super().optimizer_step(optimizer, model, update_num)
-        if watch is not None:
-            watch.step_started()
-
-    def _watch_of(self, model: Any) -> HostWatch | None:
-        if self.host_watch is None and next(model.parameters()).is_cuda:
-            self.host_watch = HostWatch()
-        return self.host_watch
 
     def eval_lm_dataloader(self, *unused: Any, **unused_too: Any) -> Any:
         """Raise a ValueError: fairseq-eval-lm cannot evaluate this task."""

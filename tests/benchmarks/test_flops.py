@@ -61,7 +61,10 @@ def test_cost_of_a_raw_token_at_base_size(model, batch, gigaflops):
 def test_muon_worked_by_hand():
     """Four matrices [2, 2] of 32 + 16 operations a step, two or three [2, 3] of 48 + 16, the head's one of 48."""
     assert muon_flops(ModelShape(StackShape(1, 2, 3, 1), 10)) == 5 * (4 * 48 + 2 * 64 + 48)
-    gated = StackShape(1, 2, 3, 1, gated=True)
+    plain, gated = StackShape(1, 2, 3, 1), StackShape(1, 2, 3, 1, gated=True)
+    of_layer = 4 * 48 + 2 * 64
+    for attention, more in (("self", 0), ("cross", 0), ("self_cross", 4 * 48)):
+        assert muon_flops(ModelShape(plain, 10, plain, attention), steps=1) == 2 * of_layer + more + 48
     assert muon_flops(ModelShape(gated, 10, gated), steps=1) == 2 * (4 * 48 + 3 * 64) + 48
 
 

@@ -23,6 +23,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from support import dictionary_of
 
 import fairseq_maelm
+from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
 from fairseq_maelm.models.sizes import SIZES
 
@@ -150,10 +151,11 @@ def model_of(architecture: str, pretraining: bool) -> MaelmModel:
 
 
 def tree_of(model: MaelmModel) -> dict[str, str]:
-    """What a checkpoint of the model holds: names, element types and shapes."""
+    """What a checkpoint of the model holds: names, element types and shapes of weights."""
     return {
         name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         for name, tensor in model.state_dict().items()
+        if name != SETTINGS
     }
 
 

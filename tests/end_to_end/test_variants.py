@@ -68,7 +68,7 @@ def test_a_checkpoint_of_another_decoder_attention_is_refused(saved, other, trai
     checkpoint = train(saved)[0] / "checkpoint_last.pt"
     command = ["fairseq-train", toy_data, *TINY_TRAINING, "--decoder-attention", other, "--max-update", UPDATES + 1]
     output = run([*command, "--save-dir", tmp_path / "out", "--restore-file", checkpoint], check=False)
-    assert f"the checkpoint was trained with decoder attention {saved} and not {other}" in output
+    assert f"the checkpoint was trained with --decoder-attention {saved} and not {other}" in output
     assert "pass the decoder's options as in pretraining" in output
     assert train_log(output) == []
     assert not list((tmp_path / "out").glob("*.pt"))

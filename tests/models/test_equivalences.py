@@ -115,7 +115,7 @@ def test_equals_stock_roberta(training_layout):
     roberta = stock_roberta(model, layers=2, width=32, ffn=64, heads=4, max_positions=64)
     options = {"encoder_layers": 2, "encoder_embed_dim": 32, "decoder_layers": 0, "relative_buckets": "none"}
     state = take_weights(roberta.state_dict(), FAIRSEQ_ROBERTA, options, "masked-lm")
-    model.load_state_dict({"encoder.identity": model.encoder.identity, **state})
+    model.load_state_dict({"_extra_state": model.get_extra_state(), **state})
     sequences = random_sequences(LENGTHS)
     net_input, _ = batch_of(sequences, MASKED, model.mask_index)
     if training_layout:

@@ -141,10 +141,13 @@ def test_positions_that_nothing_reads_are_left_out(family, attention):
     first, last = model.decoder.layers
     attend = last.self_attn if attention == "self" else last.cross_attn
     for module in (last.fc1, last.final_layer_norm, attend.out_proj):
-        assert rows_through(module, model, net_input) == slots
+        assert rows_through(module, model, net_input) == (predicted if attention == "cross" else slots)
         assert rows_through(module, model, net_input, target=target) == predicted
     # Without self-attention no slot reads another, so the first layer needs no more than the last.
     assert rows_through(first.fc1, model, net_input, target=target) == (predicted if attention == "cross" else slots)
+    if attention == "cross":
+        assert rows_through(first.cross_attn.q_proj, model, net_input, target=target) == predicted
+        assert rows_through(model.decoder.layernorm_embedding, model, net_input, target=target) == predicted
 
 
 def test_the_encoders_last_layer_leaves_them_out_without_a_decoder(family):

@@ -8,7 +8,6 @@ from support import FAMILIES, dictionary_of, model_config, model_of, random_sequ
 from torch import Tensor
 
 from fairseq_maelm.models.checks import check_config
-from fairseq_maelm.models.encoder import encoder_identity, identity_settings
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
 
@@ -64,7 +63,7 @@ def transformers_model(model: MaelmModel) -> Any:
         for mine, theirs in THEIRS.items():
             new = new.replace(mine, theirs)
         state[f"model.{new}" if name.startswith("encoder.") else new] = tensor
-    state = {name: tensor for name, tensor in state.items() if not name.endswith("identity")}
+    state = {name: tensor for name, tensor in state.items() if name != "_extra_state"}
     state["decoder.weight"] = model.encoder.embed_tokens.weight
     theirs = transformers.ModernBertForMaskedLM(config).eval()
     theirs.load_state_dict(state, strict=True)
@@ -174,7 +173,7 @@ def test_heads_have_modernberts_shape() -> None:
 
 def test_heads_of_a_checkpoint_keep_their_kind() -> None:
     """A head on tokens has a dense layer too, and is still no head on sentences."""
-    from fairseq_maelm.models.checkpoint import register_heads
+    from fairseq_maelm.checkpoints.fit import register_heads
 
     model, fresh = model_of(**MODERN), model_of(**MODERN, seed=1)
     model.register_classification_head("topic", num_classes=3)
@@ -192,10 +191,10 @@ def test_heads_of_a_checkpoint_keep_their_kind() -> None:
 @pytest.mark.parametrize(
     ("saved", "loaded", "message"),
     [
-        ({}, {"rotary_base": 500}, "rotary base 10000 and not 500"),
-        ({"rotary_base": 500}, {"rotary_base": 500, "local_rotary_base": 7}, "local rotary base 500 and not 7"),
-        ({}, {"decoder_positions": "absolute"}, "rotary base of the decoder 10000 and not none"),
-        ({}, {"positions": "absolute"}, "bucket function rotary and not t5"),
+        ({}, {"rotary_base": 500}, "--rotary-base 10000 and not 500"),
+        ({"rotary_base": 500}, {"rotary_base": 500, "local_rotary_base": 7}, "--local-rotary-base 500 and not 7"),
+        ({}, {"decoder_positions": "absolute"}, "--decoder-positions rotary and not absolute"),
+        ({}, {"positions": "absolute"}, "--positions rotary and not absolute"),
         ({}, {"layer": "post_norm"}, "the checkpoint and the model have different sizes"),
     ],
 )
@@ -204,13 +203,6 @@ def test_a_checkpoint_of_other_settings_is_refused(saved: dict[str, Any], loaded
     model_of(**MODERN, **saved, seed=1).load_state_dict(dict(state), strict=True)
     with pytest.raises(ValueError, match=message):
         model_of(**{**MODERN, **loaded}).load_state_dict(dict(state), strict=True)
-
-
-@pytest.mark.parametrize("bases", [(10_000, 10_000), (160_000, 10_000), (2, 2**31 - 1), (2**31 - 1, 2)])
-def test_bases_share_a_field(bases: tuple[int, int]) -> None:
-    found = identity_settings(encoder_identity(7, 12, 1e-5, "none", 128, bases))
-    assert (found["rotary base"], found["local rotary base"]) == bases
-    assert found["attention heads"] == 12 and found["bucket function"] == "rotary"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import model_of
 
-from fairseq_maelm.models.checkpoint import fit_state_dict, register_heads
+from fairseq_maelm.checkpoints.fit import fit_state_dict, register_heads
 
 TOKENS = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 2, 1, 1]])
 

@@ -42,10 +42,11 @@ def flow(model, view=MAELM, length=LENGTH, masked=MASKED):
         model.reassemble = replacement
         logits, _ = model(**net_input)
         dependence = torch.zeros(len(logits), length, dtype=torch.bool)
-        columns = seen if name == "encoder" else np.arange(length)
+        slots = masked if model.config.decoder_attention == "cross" else np.arange(length)
+        columns = seen if name == "encoder" else slots
         for row in range(len(logits)):
             (gradient,) = torch.autograd.grad(logits[row].square().sum(), captured[name], retain_graph=True)
-            dependence[row, columns] = gradient[0].abs().sum(dim=-1) > 1e-9
+            dependence[row, columns] = gradient.view(len(columns), -1).abs().sum(dim=-1) > 1e-9
         results.append(dependence)
     handle.remove()
     del model.reassemble

@@ -5,7 +5,7 @@ objective, Equation 1) and 3 (the encoder's input H^0 and the decoder's input), 
 the encoder only, no dropout in the decoder). The paper leaves open the LayerNorms after the embeddings, the form of the
 head and post- or pre-LayerNorm; these follow RoBERTa, as the authors' implementation does. The other family of models
 has the layer of Warner et al. 2024, "Smarter, Better, Faster, Longer" (ModernBERT), and the rotary positions of Su et
-al. 2024, "RoFormer", in both stacks.
+al. 2024, "RoFormer", in both stacks. Of the other decoders in Table 2 it has the one of cross-attention alone.
 
 One sequence at a time: no batch, no padding, no dropout. Loops stand where a matrix product would hide the meaning.
 The result has the dtype of the parameters, so with float64 parameters it is exact enough to judge float32 code.
@@ -14,7 +14,9 @@ P rows of a position table.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -39,6 +41,7 @@ class PlainConfig:
         local_attention: window in tokens of these layers; None if all layers read all tokens.
         global_every: the first layer of so many is global.
         decoder_layers: 0 puts the head on the encoder's output; everything predicted must then be visible.
+        decoder_attention: "self", or "cross": each position of the decoder attends to the encoder's output alone.
     """
 
     encoder_layers: int
@@ -56,6 +59,7 @@ class PlainConfig:
     local_rotary_base: int = 10_000
     local_attention: int | None = None
     global_every: int = 3
+    decoder_attention: str = "self"
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,11 @@ def plain_forward(state: State, config: PlainConfig, sequences: list[PlainSequen
     for sequence in sequences:
         encoder_states = encode(state, config, sequence.visible_tokens, sequence.visible_positions)
         if config.decoder_layers > 0:
-            decoder_states = decode(state, config, reassemble(state, config, sequence, encoder_states[-1]))
+            reassembled = reassemble(state, config, sequence, encoder_states[-1])
+            # What does not enter the decoder's input must not be read by cross-attention either.
+            rows = [row for row, enters in enumerate(sequence.decoder_rows) if enters]
+            memory_positions = [sequence.visible_positions[row] for row in rows]
+            decoder_states = decode(state, config, reassembled, encoder_states[-1][rows], memory_positions)
             predicting = [decoder_states[-1][position] for position in sequence.predicted_positions]
         else:
             decoder_states = []
@@ -162,7 +170,8 @@ def encode(
         is_global = layer % config.global_every == 0
         angles = angles_of(rotary, config.rotary_base if is_global else config.local_rotary_base)
         seen = bias if is_global else within_window(bias, positions, config.local_attention)
-        states.append(transformer_layer(state, name, states[-1], config.encoder_attention_heads, seen, config, angles))
+        attention = partial(self_attention, state, name, heads=config.encoder_attention_heads, bias=seen, angles=angles)
+        states.append(transformer_layer(state, name, states[-1], "self_attn", attention, config))
     return finished(state, "encoder", states, config)
 
 
@@ -183,8 +192,10 @@ def reassemble(state: State, config: PlainConfig, sequence: PlainSequence, encod
     return torch.stack(rows)
 
 
-def decode(state: State, config: PlainConfig, reassembled: Tensor) -> list[Tensor]:
-    """The decoder over all T positions, both directions, no relative bias.
+def decode(
+    state: State, config: PlainConfig, reassembled: Tensor, memory: Tensor, memory_positions: list[int]
+) -> list[Tensor]:
+    """The decoder over all T positions, both directions, no relative bias; cross-attention reads ``memory`` [S, D].
 
     Returns:
         decoder_layers + 1 tensors [T, D], the input (positions added, normalized) first.
@@ -197,12 +208,21 @@ def decode(state: State, config: PlainConfig, reassembled: Tensor) -> list[Tenso
         for position, row in enumerate(reassembled)
     ]
     angles = angles_of(list(range(len(rows))) if table is None else None, config.rotary_base)
+    memory_angles = angles_of(memory_positions if table is None else None, config.rotary_base)
     states = [torch.stack(rows)]
     heads, length = config.decoder_attention_heads, len(rows)
     no_bias = reassembled.new_zeros(heads, length, length)
     for layer in range(config.decoder_layers):
         name = f"decoder.layers.{layer}"
-        states.append(transformer_layer(state, name, states[-1], heads, no_bias, config, angles))
+        if config.decoder_attention == "cross":
+            kind = "cross_attn"
+            attention = partial(
+                cross_attention, state, name, memory=memory, heads=heads, angles=angles, memory_angles=memory_angles
+            )
+        else:
+            kind = "self_attn"
+            attention = partial(self_attention, state, name, heads=heads, bias=no_bias, angles=angles)
+        states.append(transformer_layer(state, name, states[-1], kind, attention, config))
     return finished(state, "decoder", states, config)
 
 
@@ -238,25 +258,22 @@ def relative_bias(state: State, config: PlainConfig, positions: list[int]) -> Te
 
 
 def transformer_layer(
-    state: State, name: str, x: Tensor, heads: int, bias: Tensor, config: PlainConfig, angles: Angles | None = None
+    state: State, name: str, x: Tensor, kind: str, attention: Callable[[Tensor], Tensor], config: PlainConfig
 ) -> Tensor:
     """[S, D] -> [S, D]. LayerNorm follows each residual sum (post-LayerNorm), or stands before each sub-layer."""
     if config.modern:
-        return modern_layer(state, name, x, heads, bias, config, angles)
-    attended = linear(state, f"{name}.self_attn.out_proj", multi_head_attention(state, name, x, heads, bias, angles))
-    x = layer_norm(state, f"{name}.self_attn_layer_norm", x + attended, config)
+        return modern_layer(state, name, x, kind, attention, config)
+    x = layer_norm(state, f"{name}.{kind}_layer_norm", x + attention(x), config)
     transformed = linear(state, f"{name}.fc2", gelu(linear(state, f"{name}.fc1", x)))
     return layer_norm(state, f"{name}.final_layer_norm", x + transformed, config)
 
 
 def modern_layer(
-    state: State, name: str, x: Tensor, heads: int, bias: Tensor, config: PlainConfig, angles: Angles | None
+    state: State, name: str, x: Tensor, kind: str, attention: Callable[[Tensor], Tensor], config: PlainConfig
 ) -> Tensor:
     """ModernBERT's: what enters the first layer has been normalized; half of fc1 is the gate of the other half."""
-    first = f"{name}.self_attn_layer_norm.weight" not in state
-    normed = x if first else layer_norm(state, f"{name}.self_attn_layer_norm", x, config)
-    attended = multi_head_attention(state, name, normed, heads, bias, angles)
-    x = x + linear(state, f"{name}.self_attn.out_proj", attended)
+    first = f"{name}.{kind}_layer_norm.weight" not in state
+    x = x + attention(x if first else layer_norm(state, f"{name}.{kind}_layer_norm", x, config))
     inner = linear(state, f"{name}.fc1", layer_norm(state, f"{name}.final_layer_norm", x, config))
     half = inner.shape[1] // 2
     return x + linear(state, f"{name}.fc2", gelu(inner[:, :half]) * inner[:, half:])
@@ -281,18 +298,44 @@ def rotated(heads: Tensor, angles: Angles | None) -> Tensor:
     return torch.stack(rows)
 
 
-def multi_head_attention(
-    state: State, name: str, x: Tensor, heads: int, bias: Tensor, angles: Angles | None = None
+def self_attention(state: State, name: str, x: Tensor, heads: int, bias: Tensor, angles: Angles | None) -> Tensor:
+    queries, keys, values = linear(state, f"{name}.self_attn.qkv_proj", x).split(x.shape[1], dim=1)
+    attended = multi_head_attention(queries, keys, values, heads, bias, angles, angles)
+    return linear(state, f"{name}.self_attn.out_proj", attended)
+
+
+def cross_attention(
+    state: State,
+    name: str,
+    x: Tensor,
+    memory: Tensor,
+    heads: int,
+    angles: Angles | None,
+    memory_angles: Angles | None,
 ) -> Tensor:
-    """Concat(head_1, ..., head_H) of section 2.1, [S, D], with bias [H, S, S] added to the scaled products."""
-    width = x.shape[1]
-    head_width = width // heads
-    queries, keys, values = linear(state, f"{name}.self_attn.qkv_proj", x).split(width, dim=1)
+    queries = linear(state, f"{name}.cross_attn.q_proj", x)
+    keys, values = linear(state, f"{name}.cross_attn.kv_proj", memory).split(x.shape[1], dim=1)
+    no_bias = x.new_zeros(heads, len(x), len(memory))
+    attended = multi_head_attention(queries, keys, values, heads, no_bias, angles, memory_angles)
+    return linear(state, f"{name}.cross_attn.out_proj", attended)
+
+
+def multi_head_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    heads: int,
+    bias: Tensor,
+    angles: Angles | None,
+    key_angles: Angles | None,
+) -> Tensor:
+    """Concat(head_1, ..., head_H) of section 2.1, [T, D], with bias [H, T, S] added to the scaled products."""
+    head_width = queries.shape[1] // heads
     outputs = []
     for head in range(heads):
         mine = slice(head * head_width, (head + 1) * head_width)
         rows = []
-        turned_keys = rotated(keys[:, mine], angles)
+        turned_keys = rotated(keys[:, mine], key_angles)
         for row, query in enumerate(rotated(queries[:, mine], angles)):
             logits = turned_keys @ query / math.sqrt(head_width) + bias[head, row]
             weights = torch.exp(logits - torch.logsumexp(logits, dim=0))

@@ -409,7 +409,7 @@ _TRAINED = {
     "--encoder-layers 0": "--encoder-layers must be at least 1",
     "--dropout 1.0": "--dropout must be in",
     # A checkpoint whose size or shape differs: the plugin's message, and not fairseq's.
-    "--finetune-from-model {pretrained}": "the checkpoint was trained with attention heads 4 and not 2",
+    "--finetune-from-model {pretrained}": "the checkpoint was trained with --encoder-attention-heads 4 and not 2",
 }
 
 

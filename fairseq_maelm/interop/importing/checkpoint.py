@@ -1,5 +1,6 @@
 """Conversion of imported models to checkpoints in the form that fairseq's trainer writes."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -7,9 +8,9 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
+from fairseq_maelm.checkpoints.fit import SETTINGS, model_settings, pack_settings
 from fairseq_maelm.interop.importing.source import Source
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
-from fairseq_maelm.models.encoder import dictionary_fingerprint, encoder_identity
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
@@ -48,11 +49,10 @@ def build_state(source: Source, dictionary: Any) -> dict[str, Any]:
                 weights[name] = weights[name][torch.tensor(order)]
     # Without copying, torch would save the whole storage of every slice.
     weights = {name: weight.detach().clone() for name, weight in weights.items()}
-    known = dictionary_fingerprint(dictionary), model["encoder_attention_heads"], model["layer_norm_eps"]
-    buckets = model["relative_buckets"], model.get("relative_max_distance", 0)
-    bases = [model[name] for name in ("rotary_base", "local_rotary_base") if name in model]
-    weights["encoder.identity"] = encoder_identity(*known, *buckets, bases)
-    return untrained_state(weights, fairseq_options(model)[1], model, source.task_options)
+    state = untrained_state(weights, fairseq_options(model)[1], model, source.task_options)
+    config = SimpleNamespace(**state["cfg"]["model"])
+    weights[SETTINGS] = pack_settings(model_settings(config, dictionary))
+    return state
 
 
 def untrained_state(

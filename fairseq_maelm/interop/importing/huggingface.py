@@ -15,7 +15,6 @@ from fairseq_maelm.interop.export.verification import transformers_outputs
 from fairseq_maelm.interop.importing.huggingface_config import first_position, model_options, read_config, task_options
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse
-from fairseq_maelm.models.config import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +144,4 @@ def convert_weights(
         # Every token has type 0 by default, so its row is added to all positions.
         ours["encoder.embed_positions.weight"] = ours["encoder.embed_positions.weight"] + types[0]
         logger.info("the embedding of token type 0 is added to the positions; %d others are omitted", len(types) - 1)
-    if architecture == "masked-lm" and options["decoder_layers"]:
-        identity = [options["decoder_attention_heads"], DECODER_ATTENTION.index("self")]
-        ours["decoder.identity"] = torch.tensor(identity, dtype=torch.int64)
     return ours

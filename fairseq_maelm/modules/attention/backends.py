@@ -13,19 +13,28 @@ from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
 
 
 class Backend(NamedTuple):
-    """An implementation of ``reference.attend``, and one that takes queries, keys and values as one tensor."""
+    """A way of computing ``reference.attend``.
 
+    Attributes:
+        about: what it is, for the help of ``--attention``.
+        attend: the function. It must honor ``AttentionBias.dense`` and ``blind``; rotations are applied before.
+        attend_qkv: the same for queries, keys and values in one tensor.
+        device: the only type of device that it runs on; None for all.
+    """
+
+    about: str
     attend: Attend
     attend_qkv: Callable[[Tensor, AttentionBias | None, float], Tensor]
+    device: str | None = None
 
 
-def _of_parts(attend: Attend) -> Backend:
-    return Backend(attend, partial(attend_parts, attend))
+def _of_parts(about: str, attend: Attend, device: str | None = None) -> Backend:
+    return Backend(about, attend, partial(attend_parts, attend), device)
 
 
 # For rotary attention in bfloat16 on a CPU: with up to so many attention weights in a batch, the plain formula takes at
 # most half the time of torch's. With more it leaves the cache, and its backward pass is slower than this package's.
-_WEIGHTS_WRITTEN_OUT = 2**23
+_PLAIN_FASTER_BELOW = 2**23
 
 
 def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
@@ -38,7 +47,7 @@ def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, bias: AttentionB
     # torch's fused CPU attention has neither dropout nor a gradient of the bias, and a slow backward pass in bfloat16.
     needs_ours = dropout > 0.0 or (bias is not None and bias.needs_gradient)
     slow = query.dtype == torch.bfloat16 and query.requires_grad and bias is not None and bool(bias.rotations)
-    if slow and not needs_ours and query.shape[:3].numel() * key.shape[2] <= _WEIGHTS_WRITTEN_OUT:
+    if slow and not needs_ours and query.shape[:3].numel() * key.shape[2] <= _PLAIN_FASTER_BELOW:
         return reference.attend(query, key, value, bias, dropout)
     return (cpu if needs_ours or slow else sdpa).attend(query, key, value, bias, dropout)
 
@@ -51,12 +60,12 @@ def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float
 
 # Keys are the values of --attention.
 BACKENDS: dict[str, Backend] = {
-    "auto": Backend(_attend_anywhere, _attend_qkv_anywhere),
-    "plain": _of_parts(reference.attend),
-    "sdpa": _of_parts(sdpa.attend),
-    "cpu": _of_parts(cpu.attend),
-    "triton": Backend(triton.attend, triton.attend_qkv),
+    "auto": Backend("the fastest on this device", _attend_anywhere, _attend_qkv_anywhere),
+    "plain": _of_parts("plain torch operations", reference.attend),
+    "sdpa": _of_parts("torch's fused kernels", sdpa.attend),
+    "cpu": _of_parts("this package's for CPUs", cpu.attend, "cpu"),
+    "triton": Backend("this package's for CUDA", triton.attend, triton.attend_qkv, "cuda"),
 }
 ATTENTION_BACKENDS = tuple(BACKENDS)
 # These run on some machines only, so a checkpoint does not keep the choice.
-BACKENDS_OF_A_MACHINE = ("cpu", "triton")
+BACKENDS_OF_A_MACHINE = tuple(name for name, backend in BACKENDS.items() if backend.device is not None)

@@ -12,6 +12,7 @@ from torch import Tensor
 from fairseq_maelm.batch import padding_boundaries, padding_mask
 from fairseq_maelm.modules.attention.bias_gradient import Attach, spread
 from fairseq_maelm.modules.attention.rotary import Rotation
+from fairseq_maelm.modules.output_positions import OutputPositions
 
 
 class AttentionBias:
@@ -27,7 +28,8 @@ class AttentionBias:
         hidden: <bool>[B, S] True at keys that no query may read.
         causal: let each query read only the keys up to its index.
         query_positions: <int64>[B, Q] positions of the queries, if they are not those of the keys.
-        rotations: rotations at the tokens' positions, by rotary base.
+        rotations: rotations of the keys, by rotary base.
+        query_rotations: rotations of the queries, if they are not those of the keys.
         padded_to: S, for backends that compute the padding as separate sequences.
         window: hide keys whose positions are more than window // 2 from the query's; needs ``positions``.
 
@@ -45,6 +47,7 @@ class AttentionBias:
         causal: bool = False,
         query_positions: Tensor | None = None,
         rotations: dict[int, Rotation] | None = None,
+        query_rotations: dict[int, Rotation] | None = None,
         padded_to: int | None = None,
         window: int | None = None,
     ) -> None:
@@ -58,6 +61,7 @@ class AttentionBias:
         self.query_positions = query_positions
         self.rotations = rotations or {}
         self.window = window
+        self.query_rotations = self.rotations if query_rotations is None else query_rotations
         self.boundaries: Tensor | None = None
         if padded_to is not None and lengths is not None:
             self.boundaries = padding_boundaries(lengths, padded_to)
@@ -70,10 +74,22 @@ class AttentionBias:
         """True if a backward pass will need the gradient of the bias."""
         return self.of_distance is not None and self.of_distance.requires_grad and torch.is_grad_enabled()
 
-    def read_from(self, query_positions: Tensor) -> "AttentionBias":
-        """Return the bias for queries at these positions <int64>[B, Q] only."""
-        own = self.of_distance, self.positions, self.lengths, self.hidden, self.causal
-        return AttentionBias(*own, query_positions, self.rotations)
+    def read_from(self, output_at: OutputPositions, sequences: int) -> "AttentionBias":
+        """Return the bias for queries at the output positions of a batch with this number of sequences."""
+        query_positions = None
+        if self.of_distance is not None and self.positions is not None:
+            rows = output_at.take(self.positions.expand(sequences, -1))
+            query_positions = output_at.pad(rows, sequences)
+        return AttentionBias(
+            of_distance=self.of_distance,
+            positions=self.positions,
+            lengths=self.lengths,
+            hidden=self.hidden,
+            causal=self.causal,
+            query_positions=query_positions,
+            rotations=self.rotations,
+            query_rotations={base: each.take(output_at, sequences) for base, each in self.query_rotations.items()},
+        )
 
     def blind(self, length: int) -> Tensor | None:
         """Return the sequences whose keys are all hidden, <bool>[B, 1, 1, 1], or None if there are none."""

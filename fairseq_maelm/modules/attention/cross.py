@@ -21,14 +21,11 @@ class CrossAttention(MultiHeadAttention):
         self,
         states: Tensor,
         memory: Tensor,
-        bias: AttentionBias | None,
         memory_bias: AttentionBias | None,
         output_at: OutputPositions | None = None,
     ) -> Tensor:
         """Attend from states <float>[B, T, D] to ``memory`` <float>[B, S, D]; return <float>[B, T, D].
 
-        ``bias`` gives the positions of the queries. ``memory_bias`` gives those of the keys, and is added to the
-        logits. With ``output_at`` the states and the result are <float>[M, D].
+        ``memory_bias`` has the rotations of queries and keys. With ``output_at`` states and result are <float>[M, D].
         """
-        turns = self.rotation(bias, output_at, len(memory)), self.rotation(memory_bias)
-        return self.out_proj(self.attend(self.q_proj(states), self.kv_proj(memory), memory_bias, output_at, *turns))
+        return self.out_proj(self.attend(self.q_proj(states), self.kv_proj(memory), memory_bias, output_at))

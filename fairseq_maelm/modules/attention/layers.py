@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.local import attend_local
-from fairseq_maelm.modules.attention.packed_qkv import split_qkv
-from fairseq_maelm.modules.attention.rotary import Rotation, rotate, split_rotated
+from fairseq_maelm.modules.attention.packed_qkv import split_packed
+from fairseq_maelm.modules.attention.rotary import rotate, split_rotated
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.output_positions import OutputPositions
 
@@ -76,34 +76,22 @@ class MultiHeadAttention(nn.Module):
         self.backend_name = config.attention_backend
         self.backend = BACKENDS[config.attention_backend]
 
-    def rotation(
-        self, bias: AttentionBias | None, output_at: OutputPositions | None = None, batch: int = 1
-    ) -> Rotation | None:
-        """Return this layer's rotation at the positions of a bias, or at the output positions."""
-        if self.rotary_base is None:
-            return None
-        assert bias is not None, "rotary attention needs positions"
-        rotation = bias.rotations[self.rotary_base]
-        return rotation if output_at is None else rotation.take(output_at, batch)
-
     def attend(
-        self,
-        query: Tensor,
-        key_value: Tensor,
-        bias: AttentionBias | None,
-        output_at: OutputPositions | None,
-        turn_queries: Rotation | None,
-        turn_keys: Rotation | None,
+        self, query: Tensor, key_value: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None
     ) -> Tensor:
         """Attend from <float>[B, Q, D], or output rows <float>[M, D], to <float>[B, S, 2 * D], and join the heads."""
         heads = (self.num_heads, query.shape[-1] // self.num_heads)
-        query = rotate(query.unflatten(-1, heads), turn_queries)
+        query, key_value = query.unflatten(-1, heads), key_value.unflatten(-1, (2, *heads))
+        if self.rotary_base is None:
+            key, value = split_packed(key_value)
+        else:
+            assert bias is not None, "rotary attention needs positions"
+            query = rotate(query, bias.query_rotations[self.rotary_base])
+            key, value = split_rotated(key_value, bias.rotations[self.rotary_base])
         if output_at is not None:
             # Blocks of local attention need a row for each token.
-            query = output_at.pad(query, len(key_value)) if self.window is None else output_at.place(query, key_value)
-        key, value = key_value.unflatten(-1, (2, *heads)).unbind(2)
-        query, key, value = (each.transpose(1, 2) for each in (query, rotate(key, turn_keys), value))
-        joined = self._attend_heads(query, key, value, bias).flatten(2)
+            query = output_at.pad(query, len(key)) if self.window is None else output_at.place(query, key_value)
+        joined = self._attend_heads(query.transpose(1, 2), key, value, bias).flatten(2)
         if output_at is None:
             return joined
         return output_at.unpad(joined) if self.window is None else output_at.take(joined)
@@ -129,17 +117,19 @@ class SelfAttention(MultiHeadAttention):
         self.out_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
 
     def forward(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None = None) -> Tensor:
-        """Attend within <float>[B, S, D]; return <float>[B, S, D], or [M, D] at ``output_at`` positions."""
+        """Attend within <float>[B, S, D]; return <float>[B, S, D], or with ``output_at`` <float>[M, D]."""
         if output_at is not None:
             return self.out_proj(self._attend_from(states, bias, output_at))
         qkv = self.qkv_proj(states).unflatten(-1, (3, self.num_heads, -1))
-        rotation = self.rotation(bias)
-        if rotation is not None:
-            attended = self._attend_heads(*split_rotated(qkv, rotation), bias)
-        elif self.window is not None:
-            attended = self._attend_heads(*split_qkv(qkv), bias)
-        else:
+        if self.rotary_base is None and self.window is None:
             attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
+        elif self.rotary_base is None:
+            query, key, value = split_packed(qkv)
+            attended = self._attend_heads(query, key, value, bias)
+        else:
+            assert bias is not None, "rotary attention needs positions"
+            query, key, value = split_rotated(qkv, bias.rotations[self.rotary_base])
+            attended = self._attend_heads(query, key, value, bias)
         return self.out_proj(attended.flatten(2))
 
     def _attend_from(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions) -> Tensor:
@@ -147,6 +137,5 @@ class SelfAttention(MultiHeadAttention):
         sizes = [states.shape[2], 2 * states.shape[2]]
         query_weight, kv_weight = self.qkv_proj.weight.split(sizes)
         query_bias, kv_bias = (None, None) if self.qkv_proj.bias is None else self.qkv_proj.bias.split(sizes)
-        rows, kv = F.linear(output_at.take(states), query_weight, query_bias), F.linear(states, kv_weight, kv_bias)
-        turns = self.rotation(bias, output_at, len(states)), self.rotation(bias)
-        return self.attend(rows, kv, bias, output_at, *turns)
+        queries = F.linear(output_at.take(states), query_weight, query_bias)
+        return self.attend(queries, F.linear(states, kv_weight, kv_bias), bias, output_at)

@@ -50,61 +50,57 @@ def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tens
     return found
 
 
-def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
-    """Rotate queries or keys <float>[B, S, H, d_h] or [M, H, d_h]; None leaves them unchanged."""
-    if rotation is None:
-        return heads
+def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate queries or keys <float>[B, S, H, d_h] or [M, H, d_h]."""
     first, second = heads.chunk(2, dim=-1)
     cos, sin = rotation
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def split_rotated(qkv: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-    """Split <float>[B, S, 3, H, d_h] into rotated query, rotated key, and value, each <float>[B, H, S, d_h].
+def split_rotated(packed: Tensor, rotation: Rotation) -> tuple[Tensor, ...]:
+    """Split <float>[B, S, parts, H, d_h] into <float>[B, H, S, d_h]: (query,) key and value, all but value rotated.
 
-    Outside of compiled graphs the rotation is in place: nothing else may use ``qkv``.
+    Outside of compiled graphs the rotation is in place: nothing else may use ``packed``.
     """
     if not torch.compiler.is_compiling():
-        return _SplitRotated.apply(qkv, *rotation)
-    query_key, value = qkv.split([2, 1], dim=2)
-    turned = rotate(query_key, Rotation(*(table[:, :, None] for table in rotation)))
-    query, key = turned.permute(2, 0, 3, 1, 4).unbind()
-    return query, key, value[:, :, 0].transpose(1, 2)
+        return _SplitRotated.apply(packed, *rotation)
+    unturned, value = packed.split([packed.shape[2] - 1, 1], dim=2)
+    turned = rotate(unturned, Rotation(*(table[:, :, None] for table in rotation)))
+    return (*turned.permute(2, 0, 3, 1, 4).unbind(), value[:, :, 0].transpose(1, 2))
 
 
 class _SplitRotated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, packed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cos, sin)
-        _turn(qkv, cos, sin)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        return query, key, value
+        _turn(packed, cos, sin)
+        return tuple(packed.permute(2, 0, 3, 1, 4))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
-        gradient = packed(gradients)
+        gradient = pack(gradients)
         _turn(gradient, cos, sin.neg())
         return gradient, None, None
 
 
-def _turn(qkv: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotate the queries and keys of <float>[B, S, 3, H, d_h] in place."""
-    first, second = qkv[:, :, :2].chunk(2, dim=-1)
+def _turn(packed: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotate all parts of <float>[B, S, parts, H, d_h] but the last, the values, in place."""
+    first, second = packed[:, :, :-1].chunk(2, dim=-1)
     cos, sin = cos[:, :, None], sin[:, :, None]
     from_first = first * sin
     first.mul_(cos).addcmul_(second, sin, value=-1)
     second.mul_(cos).add_(from_first)
 
 
-def packed(gradients: tuple[Tensor, ...]) -> Tensor:
-    """Join gradients of query, key and value <float>[B, H, S, d_h] into one tensor [B, S, 3, H, d_h].
+def pack(gradients: tuple[Tensor, ...]) -> Tensor:
+    """Join gradients of (query,) key and value <float>[B, H, S, d_h] into one tensor [B, S, parts, H, d_h].
 
     Nothing is copied if they are views of such a tensor.
     """
     batch, heads, length, width = gradients[0].shape
-    shape = (batch, length, 3, heads, width)
+    shape = (batch, length, len(gradients), heads, width)
     places = torch.empty(shape, device="meta", dtype=gradients[0].dtype).permute(2, 0, 3, 1, 4)
     storages = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     if len(storages) == 1 and all(

@@ -157,7 +157,7 @@ def test_other_options_are_refused(copied: Path, change: dict[str, Any]) -> None
     content["cfg"]["model"].update(change)
     (copied / CHECKPOINT_FILE).write_text(json.dumps(content), encoding="utf-8")
     write_sums(copied)
-    with pytest.raises(ValueError, match=r"cannot be read as a checkpoint|trained with rotary bas"):
+    with pytest.raises(ValueError, match=r"cannot be read as a checkpoint|trained with --rotary-bas"):
         MaelmModel.from_pretrained(str(copied))
 
 

@@ -378,7 +378,7 @@ def test_weights_are_those_of_the_checkpoint_bit_for_bit(data: Path, tmp_path: P
     separate = [weights[f"mpnet.encoder.layer.1.attention.attn.{part}.weight"] for part in "qkv"]
     assert torch.equal(torch.cat(separate), own["encoder.layers.1.self_attn.qkv_proj.weight"])
     assert torch.equal(weights["decoder.position_embeddings.weight"][2:], own["decoder.embed_positions.weight"])
-    numbers = sum(tensor.numel() for name, tensor in own.items() if not name.endswith("identity"))
+    numbers = sum(tensor.numel() for name, tensor in own.items() if name != "_extra_state")
     added = sum(2 * tensor.shape[1] for name, tensor in weights.items() if "position_embeddings" in name)
     assert sum(tensor.numel() for tensor in weights.values()) == numbers + added
     assert np.isfinite(added) and added > 0
@@ -419,7 +419,7 @@ def test_checkpoints_of_fairseq_are_whole(averaged: bool, data: Path, tmp_path: 
     (data / "manifest.json").write_text(json.dumps({"outputs": outputs}), encoding="utf-8")
     state = torch.load(tmp_path / "checkpoint.pt")
     average = {name: tensor / 2 if tensor.is_floating_point() else tensor for name, tensor in state["model"].items()}
-    precise = {"encoder.embed_tokens.weight": average["encoder.embed_tokens.weight"] + 1, "encoder.identity": -1}
+    precise = {"encoder.embed_tokens.weight": average["encoder.embed_tokens.weight"] + 1, "_extra_state": -1}
     state["extra_state"] |= {"ema": average, "ema_fp32_params": {n: torch.as_tensor(t) for n, t in precise.items()}}
     torch.save({**state, "last_optimizer_state": {"large": torch.ones(9)}}, tmp_path / "checkpoint.pt")
     cli.main([*words(tmp_path, data), "--format", "fairseq", *(["--averaged-weights"] if averaged else [])])

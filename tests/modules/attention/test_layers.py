@@ -9,12 +9,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_maelm.modules.attention import cpu
+from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import CrossAttention
 from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
-from fairseq_maelm.modules.attention.packed_qkv import split_qkv
+from fairseq_maelm.modules.attention.packed_qkv import split_packed
 
-HERE = ("sdpa", "cpu", "auto")
+# Every way but the plain one, with which it is compared, and those of other devices.
+HERE = [name for name, backend in BACKENDS.items() if backend.device in (None, "cpu") and name != "plain"]
 
 
 problems = st.builds(
@@ -99,7 +101,7 @@ def test_numerical_gradients():
 
     def function(table, *qkv):
         bias = AttentionBias(table, problem.positions, problem.lengths)
-        return tuple(attend(*split_qkv(each), bias, 0.0, "cpu") for each in qkv)
+        return tuple(attend(*split_packed(each), bias, 0.0, "cpu") for each in qkv)
 
     assert torch.autograd.gradcheck(function, (problem.table, *problem.qkv))
 
@@ -277,7 +279,7 @@ def test_attention_dropout_only_while_training(kind):
     torch.manual_seed(0)
     attention = kind(LayerConfig(embed_dim=16, ffn_embed_dim=32, attention_heads=2, attention_dropout=0.5))
     states = torch.randn(2, 12, 16)
-    arguments = (states, None) if kind is SelfAttention else (states, states, None, None)
+    arguments = (states, None) if kind is SelfAttention else (states, states, None)
     attention.eval()
     assert torch.equal(attention(*arguments), attention(*arguments))
     attention.train()
@@ -288,9 +290,9 @@ def test_attention_dropout_only_while_training(kind):
 
 
 @pytest.mark.parametrize("backend", ["plain", "cpu"])
-def test_split_qkv_gives_the_parts_and_takes_their_gradients(backend):
+def test_split_packed_gives_the_parts_and_takes_their_gradients(backend):
     results = []
-    for split in (split_qkv, lambda qkv: qkv.permute(2, 0, 3, 1, 4).unbind()):
+    for split in (split_packed, lambda qkv: qkv.permute(2, 0, 3, 1, 4).unbind()):
         torch.manual_seed(0)
         qkv = torch.randn(2, 5, 3, 2, 4, dtype=torch.float64, requires_grad=True)
         output = attend(*split(qkv * 1.0), None, 0.0, backend)
@@ -315,16 +317,16 @@ class Operations(TorchDispatchMode):
 @pytest.mark.parametrize(("backend", "copies"), [("cpu", False), ("plain", True)])
 def test_gradients_that_lie_together_are_not_copied(backend, copies):
     qkv = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
-    output = attend(*split_qkv(qkv * 1.0), None, 0.0, backend)
+    output = attend(*split_packed(qkv * 1.0), None, 0.0, backend)
     with Operations() as operations:
         output.sum().backward()
     assert any("bmm" in name for name in operations.names)
     assert any("stack" in name or "cat" in name for name in operations.names) == copies
 
 
-def test_split_qkv_without_all_gradients():
+def test_split_packed_without_all_gradients():
     qkv = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
-    split_qkv(qkv)[1].sum().backward()
+    split_packed(qkv)[1].sum().backward()
     expected = torch.zeros_like(qkv)
     expected[:, :, 1] = 1
     assert torch.equal(qkv.grad, expected)

@@ -1,5 +1,7 @@
 """Fit a checkpoint's weights to a model: log what is dropped, and explain what does not fit."""
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +11,12 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.checkpoints.plain_data import CheckpointError
-from fairseq_maelm.models.decoder import decoder_settings
-from fairseq_maelm.models.encoder import identity_settings
 
 logger = logging.getLogger(__name__)
 
+# The name of the model's settings in a state dictionary, by torch's rule for ``get_extra_state``.
+SETTINGS = "_extra_state"
+_MAX_SETTINGS = 10_000  # characters
 _HEADS = "classification_heads."
 # A model may have this many times the numbers of its checkpoint. Heads that the checkpoint lacks are small.
 _SLACK = 2
@@ -27,7 +30,7 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     lacks or has in another size are dropped; heads that the checkpoint lacks keep their random weights.
 
     Raises:
-        ValueError: the checkpoint has another vocabulary, other sizes or other relative positions.
+        ValueError: the checkpoint has another vocabulary, other sizes or other settings.
     """
     if model.lm_head is None:
         _drop(state_dict, [key for key in state_dict if key.startswith(_PREDICTION)], "not needed for fine-tuning")
@@ -36,9 +39,63 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
             "the checkpoint has no LM head because it was fine-tuned: continue pretraining from a pretrained checkpoint"
         )
     _fit_heads(model, state_dict)
-    _check_identity(model, state_dict)
-    _check_decoder(model, state_dict)
+    _check_settings(model, state_dict)
     _check_shapes(model, state_dict)
+
+
+def dictionary_fingerprint(dictionary: Any) -> int:
+    """Return a number in [0, 2^63) that depends on every symbol of the vocabulary and on their order."""
+    digest = hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def model_settings(config: Any, dictionary: Any) -> dict[str, Any]:
+    """Return what weights depend on and no weight's shape shows: the vocabulary, and options by their names.
+
+    Args:
+        config: a complete ``MaelmModelConfig``.
+        dictionary: fairseq's dictionary with ``<mask>``.
+    """
+    names = ["positions", "encoder_attention_heads", "layer_norm_eps", "relative_buckets", "local_attention"]
+    if str(config.relative_buckets) != "none":
+        names.append("relative_max_distance")
+    if str(config.positions) == "rotary":
+        names += ["rotary_base", "local_rotary_base"]
+    if config.local_attention or config.local_rotary_base != config.rotary_base:
+        names.append("global_every")
+    if config.decoder_layers:
+        names += ["decoder_attention", "decoder_attention_heads", "decoder_positions"]
+        if str(config.decoder_positions) == "rotary" and "rotary_base" not in names:
+            names.append("rotary_base")
+    values = {name: getattr(config, name) for name in names}
+    options = {name: value if isinstance(value, int | float) else str(value) for name, value in values.items()}
+    return {"vocabulary": dictionary_fingerprint(dictionary), **options}
+
+
+def pack_settings(settings: dict[str, Any]) -> Tensor:
+    """Return settings as the characters <int64>[n] of JSON: all that reads a state dictionary expects tensors."""
+    return torch.tensor(list(json.dumps(settings).encode("ascii")), dtype=torch.int64)
+
+
+def saved_settings(state_dict: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the settings in a state dictionary, which may come from a stranger.
+
+    Raises:
+        ValueError: it has none, or they cannot be read.
+    """
+    packed = state_dict.get(SETTINGS)
+    if packed is None:
+        raise ValueError("this is not a checkpoint of the model maelm: its settings are missing")
+    try:
+        if packed.dtype != torch.int64 or packed.dim() != 1 or len(packed) > _MAX_SETTINGS:
+            raise ValueError
+        settings = json.loads(bytes(packed.tolist()))
+        vocabulary = settings["vocabulary"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError("the checkpoint's settings cannot be read: it is damaged") from None
+    if not isinstance(vocabulary, int):
+        raise ValueError("the checkpoint's settings cannot be read: it is damaged")
+    return settings
 
 
 def classification_heads(state_dict: dict[str, Tensor]) -> dict[str, list[int]]:
@@ -119,42 +176,26 @@ def _fit_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
         state_dict.setdefault(_HEADS + key, weight)
 
 
-def _check_identity(model: Any, state_dict: dict[str, Tensor]) -> None:
-    saved = state_dict.get("encoder.identity")
-    if saved is None:
-        raise ValueError("this is not a checkpoint of the model maelm: its encoder.identity is missing")
-    if len(state_dict["encoder.embed_tokens.weight"]) != model.encoder.embed_tokens.num_embeddings:
+def _check_settings(model: Any, state_dict: dict[str, Tensor]) -> None:
+    """Compare the settings of model and checkpoint by their names; those of a decoder only if the model has one."""
+    saved, own = saved_settings(state_dict), model_settings(model.config, model.encoder.dictionary)
+    symbols = model.encoder.embed_tokens.num_embeddings
+    embedding = state_dict.get("encoder.embed_tokens.weight")
+    if embedding is not None and len(embedding) != symbols:
         raise ValueError(
-            f"the checkpoint's vocabulary has {len(state_dict['encoder.embed_tokens.weight'])} symbols and the data's "
-            f"has {model.encoder.embed_tokens.num_embeddings}: use the dict.txt that the checkpoint was trained with"
+            f"the checkpoint's vocabulary has {len(embedding)} symbols and the data's has {symbols}: use the dict.txt "
+            "that the checkpoint was trained with"
         )
-    if saved.shape != model.encoder.identity.shape:
-        return  # reported with the other shapes
-    own = identity_settings(model.encoder.identity)
-    for name, theirs in identity_settings(saved).items():
-        if theirs == own[name]:
-            continue
-        if name == "vocabulary":
-            raise ValueError(
-                "the checkpoint was trained with another vocabulary of the same size: the data must be prepared with "
-                "the checkpoint's sentencepiece.bpe.model and dict.txt"
-            )
+    if saved["vocabulary"] != own.pop("vocabulary"):
         raise ValueError(
-            f"the checkpoint was trained with {name} {theirs} and not {own[name]}: pass the same --arch, relative "
-            "position options and --layer-norm-eps as in pretraining"
+            "the checkpoint was trained with another vocabulary of the same size: the data must be prepared with the "
+            "checkpoint's sentencepiece.bpe.model and dict.txt"
         )
-
-
-def _check_decoder(model: Any, state_dict: dict[str, Tensor]) -> None:
-    saved = state_dict.get("decoder.identity")
-    if model.lm_head is None or model.decoder is None or saved is None:
-        return
-    own = decoder_settings(model.decoder.identity)
-    for name, theirs in decoder_settings(saved).items():
-        if theirs != own[name]:
+    for name, value in own.items():
+        if saved.get(name, value) != value and (model.decoder is not None or not name.startswith("decoder_")):
             raise ValueError(
-                f"the checkpoint was trained with {name} {theirs} and not {own[name]}: pass the decoder's options as "
-                "in pretraining"
+                f"the checkpoint was trained with --{name.replace('_', '-')} {saved[name]} and not {value}: pass "
+                "the same --arch and options of the model as in pretraining"
             )
 
 
@@ -163,7 +204,7 @@ def _check_shapes(model: Any, state_dict: dict[str, Tensor]) -> None:
     wrong = [
         f"{key} is {list(state_dict[key].shape)} and should be {list(own[key].shape)}"
         for key in own
-        if key in state_dict and state_dict[key].shape != own[key].shape
+        if key != SETTINGS and key in state_dict and state_dict[key].shape != own[key].shape
     ]
     missing = [key for key in own if key not in state_dict]
     surplus = [key for key in state_dict if key not in own]

@@ -1,0 +1,160 @@
+"""The other decoders of the paper's Table 2, with cross-attention to the encoder's output, and the choice of one."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_maelm.batch import Layout
+from fairseq_maelm.models.decoder import MaelmDecoder
+from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.layers import LayerConfig
+from fairseq_maelm.modules.attention.rotary import Rotation, rotations
+from fairseq_maelm.modules.layer_modes import in_graphs
+from fairseq_maelm.modules.output_positions import OutputPositions, predicted_positions
+
+
+class SelfCrossDecoder(MaelmDecoder):
+    """A decoder whose layers have cross-attention after self-attention."""
+
+    attention = "self_cross"
+    reads_encoder = True
+
+    def forward(
+        self,
+        full: Tensor,
+        visible: EncoderOutput,
+        encoder: MaelmEncoder,
+        layout: Layout | None,
+        output_at: OutputPositions | None = None,
+    ) -> Tensor:
+        """See ``MaelmDecoder``."""
+        positions = torch.arange(full.shape[1], device=full.device)
+        states, memory = self.embed(full, positions, encoder), self.project(visible.states)
+        bias = self.bias(positions, self.lengths(visible, encoder, layout), states)
+        memory_bias = self.memory_bias(visible, encoder, layout, bias.rotations)
+        for layer in self.layers[:-1]:
+            states = layer(states, bias, memory=memory, memory_bias=memory_bias)
+        if output_at is not None:
+            bias, memory_bias = (each.read_from(output_at, len(full)) for each in (bias, memory_bias))
+        return self.normalize(self.layers[-1](states, bias, output_at, memory, memory_bias))
+
+    def memory_bias(
+        self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
+    ) -> AttentionBias:
+        """Return the bias of cross-attention for queries with these rotations.
+
+        It hides padding, and states that do not enter the decoder.
+        """
+        states, tokens = visible.states, visible.tokens
+        hidden = None
+        if layout is None:
+            positions = torch.arange(tokens.shape[1], device=states.device)[None]
+            hidden = tokens.eq(encoder.padding_idx)
+        else:
+            positions = layout["positions"]
+            if len(layout["visible_rows"]) != tokens.numel() or in_graphs(self.layers, states):
+                hidden = torch.ones(tokens.numel(), dtype=torch.bool, device=states.device)
+                hidden = hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
+        keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
+        return AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
+
+
+class CausalCrossDecoder(SelfCrossDecoder):
+    """A decoder that predicts every token from the encoder's output and the tokens before it, as in BART."""
+
+    attention = "causal_cross"
+    autoregressive = True
+
+    def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
+        """Return the embeddings of the sequence itself <float>[B, T, D], shifted right after </s>."""
+        tokens = visible.tokens if layout is None else layout["full_tokens"]
+        shifted = torch.cat([tokens.new_full((len(tokens), 1), encoder.dictionary.eos()), tokens[:, :-1]], dim=1)
+        return encoder.embed_tokens(shifted)
+
+    def forward(
+        self,
+        full: Tensor,
+        visible: EncoderOutput,
+        encoder: MaelmEncoder,
+        layout: Layout | None,
+        output_at: OutputPositions | None = None,
+    ) -> Tensor:
+        """See ``MaelmDecoder``; every token is predicted, so ``output_at`` saves no computation."""
+        decoded = super().forward(full, visible, encoder, layout)
+        return decoded if output_at is None else output_at.take(decoded)
+
+    def lengths(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor | None:
+        """Return None: padding is on the right, to which no token attends."""
+        return None
+
+
+class CrossDecoder(SelfCrossDecoder):
+    """A decoder of cross-attention alone.
+
+    No position reads another here, so all layers compute the predicted positions only.
+    """
+
+    attention = "cross"
+
+    def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
+        """Return the input at the predicted positions <float>[M, D], or without a layout all states <float>[B, S, D].
+
+        It is the mask embedding, or the encoder's state where that of a predicted token enters the decoder.
+        """
+        if layout is None:
+            return visible.states
+        masks = encoder.embed_tokens.weight[encoder.mask_index].to(visible.states.dtype)
+        rows = masks.expand(len(layout["predicted_slots"]), -1)
+        if not len(layout["returned_outputs"]):
+            return rows
+        states = visible.states.flatten(0, 1).index_select(0, layout["returned_rows"])
+        return rows.index_copy(0, layout["returned_outputs"], states)
+
+    def forward(
+        self,
+        full: Tensor,
+        visible: EncoderOutput,
+        encoder: MaelmEncoder,
+        layout: Layout | None,
+        output_at: OutputPositions | None = None,
+    ) -> Tensor:
+        """Decode the result of ``reassemble`` to <float>[M, decoder width] or <float>[B, S, decoder width]."""
+        if layout is None:
+            positions = torch.arange(full.shape[1], device=full.device)
+        else:
+            positions = layout["predicted_slots"] % layout["padded_length"]
+            output_at = predicted_positions(layout)
+        states, memory = self.embed(full, positions, encoder), self.project(visible.states)
+        queries = rotations(positions[None], self.layer_config.rotary_bases, self.layer_config.head_dim, states)
+        if layout is not None:
+            queries = {base: Rotation(*(table[0] for table in rotation)) for base, rotation in queries.items()}
+        memory_bias = self.memory_bias(visible, encoder, layout, queries)
+        for layer in self.layers:
+            states = layer(states, None, output_at, memory, memory_bias)
+        return self.normalize(states)
+
+
+_DECODERS = {each.attention: each for each in (MaelmDecoder, SelfCrossDecoder, CausalCrossDecoder, CrossDecoder)}
+
+
+def build_decoder(config: Any) -> MaelmDecoder | None:
+    """Build the decoder of a complete configuration, without dropout (appendix C); None if it has no layers."""
+    if not config.decoder_layers:
+        return None
+    bases = (config.rotary_base,) if config.decoder_positions == "rotary" else ()
+    return _DECODERS[str(config.decoder_attention)](
+        layers=config.decoder_layers,
+        layer_config=LayerConfig(
+            embed_dim=config.decoder_embed_dim,
+            ffn_embed_dim=config.decoder_ffn_embed_dim,
+            attention_heads=config.decoder_attention_heads,
+            attention_backend=str(config.attention),
+            layer_norm_eps=config.layer_norm_eps,
+            modern=config.layer == "modern",
+            rotary_bases=bases,
+        ),
+        max_positions=None if config.share_decoder_positions or bases else config.max_positions,
+        input_dim=config.encoder_embed_dim,
+    )
