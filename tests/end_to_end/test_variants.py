@@ -14,11 +14,11 @@ from support import load_script
 from end_to_end.toy import ROOT, TINY_TRAINING, losses, run, train_log
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.studies.plan import Plan
 from fairseq_maelm.train_command import words_of
 
-PLAN = load_script(ROOT / "examples" / "rows_plan.py").Plan(
-    ROOT / "examples" / "ablations" / "plan.yaml", {"arch": "maelm_tiny"}
-)
+PLAN = Plan(ROOT / "examples" / "ablations" / "plan.yaml", {})
+scaled_decoder = load_script(ROOT / "examples" / "study.py").scaled_decoder
 # The other mask rate, and BERT's way of masking, go with every row; here with every second one.
 BERT = ["--mask-prob", "0.4", "--leave-unmasked-prob", "0.1", "--random-token-prob", "0.1"]
 UPDATES = 3
@@ -34,7 +34,8 @@ def train(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
     def train_row(name: str) -> tuple[Path, str]:
         folder = tmp_path_factory.mktemp(name)
         masking = BERT if list(PLAN.rows).index(name) % 2 else []
-        own = dict(PLAN.options(name).items() - PLAN.options("maelm").items())
+        row = PLAN.rows[name]
+        own = {**row.get("options", {}), **scaled_decoder(row, {"arch": "maelm_tiny"})}
         options = [*masking, *words_of(own), "--save-dir", folder]
         return folder, run(["fairseq-train", toy_data, *TINY_TRAINING, *options, "--max-update", UPDATES])
 
