@@ -2,7 +2,8 @@
 
 A sub-command is a module with ``add_arguments(parser)`` and ``run(args)``, and a row in the tables below. Only the
 module of the called sub-command is imported. If the module has ``PASSES_OPTIONS_ON``, ``args.fairseq_options`` contains
-the words after ``--``. The text in its ``AFTER_INTERRUPT`` is shown after Ctrl-C.
+the words after ``--``. The text in its ``AFTER_INTERRUPT``, or the text that this function of the arguments returns, is
+shown after Ctrl-C.
 """
 
 import argparse
@@ -119,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     own, more = given, []
     if getattr(module, "PASSES_OPTIONS_ON", False) and "--" in given:
         own, more = given[: given.index("--")], given[given.index("--") + 1 :]
+    args = parser.parse_args(own)
+    args.fairseq_options = more
     try:
-        args = parser.parse_args(own)
-        args.fairseq_options = more
         logging.basicConfig(level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", force=True)
         keep_freed_memory()
         module.run(args)
@@ -130,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parsers[called].error(_one_line(error))
     except KeyboardInterrupt:
         after = getattr(module, "AFTER_INTERRUPT", "")
+        after = after(args) if callable(after) else after
         sys.stderr.write(f"\nmaelm {called}: interrupted{'; ' if after else ''}{after}\n")
         raise SystemExit(130) from None
     except Exception as error:

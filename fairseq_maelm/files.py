@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -155,6 +156,12 @@ def refuse_existing(*paths: Path, can_replace: bool = False) -> None:
         if path.resolve() in (other.resolve() for other in paths[:place]):
             raise FileExistsError(f"{path} cannot hold two results: name another file for one of them")
         remove_partial_files(path.parent, glob.escape(path.name) + ".", deep=False)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file or folder to NAME.old-1, or the next free number, and return its new path."""
+    old = next(other for number in count(1) if not (other := path.with_name(f"{path.name}.old-{number}")).exists())
+    return path.rename(old)
 
 
 def sha256_of(path: Path) -> str:

@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from fairseq_maelm.files import (
     read_json,
     refuse_existing,
     sample_sha256_of,
+    set_aside,
     sha256_of,
     synchronize_folder,
     write_json,
@@ -279,8 +279,7 @@ def _publish(result: Path, target: Path, replace: bool | None = None) -> None:
     _check_free(place, replace)
     old = None
     if not _is_free(place):
-        old = next(path for number in count(1) if not (path := place.with_name(f"{place.name}.old-{number}")).exists())
-        place.rename(old)
+        old = set_aside(place)
     try:
         os.replace(result, place)
     except OSError:

@@ -7,23 +7,23 @@ from typing import Any
 import torch
 
 from fairseq_maelm.arguments import UsageError, add_output
+from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.train_command import (
-    USER_DIR,
     Machine,
     add_machine_arguments,
     count_gpus,
+    fairseq_train,
     load_yaml,
     machine_of,
     mapping_of,
     names_in,
     number_if_it_is_one,
     recipe_type,
-    run_or_show,
-    words_of,
 )
+from fairseq_maelm.training_run import add_run_arguments, after_interrupt, start_training
 
 PASSES_OPTIONS_ON = True
-AFTER_INTERRUPT = "the same command resumes"
+AFTER_INTERRUPT = after_interrupt
 
 RECIPES = Path(__file__).with_name("pretraining_recipes")
 _SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
@@ -59,13 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"changes to the recipe: {', '.join(_SIZES)}, or any of its options, such as lr=1e-3",
     )  # fmt: skip
     add_machine_arguments(parser)
+    add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Pretrain, or write the command of fairseq-train."""
-    first = Path(args.data.split(":")[0])
-    if not (first / "dict.txt").is_file():
-        raise FileNotFoundError(f"there is no dict.txt in {first}: DATA must be the folder of `maelm prepare corpus`")
+    folders = [Path(folder) for folder in args.data.split(":")]
+    if not (folders[0] / "dict.txt").is_file():
+        raise FileNotFoundError(
+            f"there is no dict.txt in {folders[0]}: DATA must be the folder of `maelm prepare corpus`"
+        )
+    for index in (path for folder in folders for path in folder.glob("*.idx") if path.with_suffix(".bin").is_file()):
+        read_index(str(index.with_suffix("")))
     if args.recipe is None and args.arch is None:
         raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch")
     recipe = load_yaml(args.recipe or Path(args.arch.removeprefix("maelm_")), RECIPES)
@@ -80,8 +85,7 @@ def run(args: argparse.Namespace) -> None:
     visible = range(torch.cuda.device_count())
     memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
     options = train_options(recipe, machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision), memory)
-    words = ["fairseq-train", args.data, "--user-dir", str(USER_DIR), "--save-dir", str(args.output)]
-    run_or_show([*words, *words_of(options), *args.fairseq_options], args.dry_run)
+    start_training([*fairseq_train(args.data, args.output, options), *args.fairseq_options], args)
 
 
 def sequences_that_fit(recipe: dict[str, Any], machine: Machine, memory: float) -> int:
@@ -107,6 +111,8 @@ def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNK
     missing += [name for name in ("arch", "max-update") if name not in options]
     if missing:
         raise ValueError(f"the recipe lacks {', '.join(missing)}")
+    if not (isinstance(options["max-update"], int) and options["max-update"] > 0):
+        raise ValueError(f"max-update must be a whole number of at least 1, not {options['max-update']}")
     batch, length, share = (int(recipe[name]) for name in _SIZES)
     step = max(1, machine.gpus) * share
     if batch % step:

@@ -1,12 +1,9 @@
-"""Functions that all training commands share: YAML recipes, options as words, the machine, and the start of a run."""
+"""Functions that all training commands share: YAML recipes, options as words, and the machine."""
 
 import argparse
 import contextlib
 import io
-import logging
 import os
-import shlex
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -103,6 +100,14 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
+def fairseq_train(data: Any, save_dir: Path, options: Mapping[str, Any]) -> list[str]:
+    """Return a command of fairseq-train; the same command resumes."""
+    return [
+        *("fairseq-train", str(data), "--user-dir", str(USER_DIR), "--save-dir", str(save_dir)),
+        *words_of(options),
+    ]
+
+
 def number_if_it_is_one(value: Any) -> Any:
     """Convert text to a number if it is one; YAML reads 2e-5 as text, but 2.0e-5 as a number."""
     if not isinstance(value, str):
@@ -172,6 +177,16 @@ def mapping_of(value: Any, what: str) -> Mapping[str, Any]:
     return value
 
 
+def configuration_of(words: Sequence[str]) -> Any:
+    """Return fairseq-train's configuration for options; raise a ValueError for wrong ones."""
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf  # takes seconds
+
+    # Warnings about fairseq's use of Hydra, which users cannot change.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return convert_namespace_to_omegaconf(parse_training(words))
+
+
 def parse_training(words: Sequence[str]) -> argparse.Namespace:
     """Parse options with fairseq-train's own parser; raise a ValueError for wrong ones."""
     from fairseq import options  # takes seconds
@@ -190,25 +205,3 @@ def parse_training(words: Sequence[str]) -> argparse.Namespace:
     except SystemExit as error:
         lines = [line for line in messages.getvalue().splitlines() if "error: " in line] or ["error: wrong options"]
         raise ValueError(f"fairseq-train does not accept the options: {lines[-1].partition('error: ')[2]}") from error
-
-
-def run_or_show(words: list[str], show: bool) -> None:
-    """Run a command of fairseq-train in this process, which has already imported most of it, or write the command."""
-    if show:
-        sys.stdout.write(f"{shlex.join(words)}\n")
-        return
-    from fairseq_cli import train  # takes seconds
-
-    # Warnings about fairseq's use of Hydra, which users cannot change.
-    warnings.filterwarnings("ignore", r"[\s\S]*(hydra|Hydra|'config'|strict flag)", UserWarning)
-    parse_training(words[1:])
-    # The logging of fairseq-train, which does not set it up again on import.
-    logging.basicConfig(
-        format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-        level=os.environ.get("LOGLEVEL", "INFO").upper(),
-        stream=sys.stdout,
-        force=True,
-    )
-    sys.argv = words
-    train.cli_main()

@@ -75,11 +75,20 @@ def check_tokens(prefix: str, symbols: int) -> None:
 
     The file is read only if it has changed since its last check.
     """
-    smallest, largest = _range_of_tokens(prefix)
+    _check_range(f"{prefix}.bin", *_range_of_tokens(prefix), symbols)
+
+
+def check_array(path: Path, tokens: np.ndarray, symbols: int) -> None:
+    """Check that all tokens <int>[n] of a file are below ``symbols``, the size of the dictionary without <mask>."""
+    if len(tokens):
+        _check_range(str(path), int(tokens.min()), int(tokens.max()), symbols)
+
+
+def _check_range(path: str, smallest: int, largest: int, symbols: int) -> None:
     if smallest < 0 or largest >= symbols:
         raise ValueError(
-            f"{prefix}.bin holds token {smallest if smallest < 0 else largest}, but dict.txt has only {symbols} "
-            "symbols: copy the file again if it is damaged, or use the dictionary that the text was binarized with"
+            f"{path} holds token {smallest if smallest < 0 else largest}, but dict.txt has only {symbols} symbols: "
+            "copy the file again if it is damaged, or use the dictionary that the text was binarized with"
         )
 
 

@@ -1,7 +1,8 @@
 """Resume a run from an intact checkpoint, in a folder that is locked for it, and not beyond its last update.
 
 Reason: fairseq-train ends with a long traceback if checkpoint_last.pt is truncated, continues from a file with changed
-bits, and if the file is missing starts at update 0 and overwrites the other checkpoints. It lets two runs write into
+bits, and if the file is missing starts at update 0 and overwrites the other checkpoints. Impossible values in a
+checkpoint's progress end in a traceback, or in a run that makes no update and succeeds. It lets two runs write into
 one folder. A run that has reached its last update makes one more update each time it is started again.
 Test: tests/end_to_end/test_save_folder.py.
 """
@@ -18,10 +19,13 @@ from typing import Any, NoReturn
 
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
+from fairseq.trainer import Trainer
 
+from fairseq_maelm.checkpoints.plain_data import reason_of
 from fairseq_maelm.fairseq_fixes.checkpoint_files import copy_whole, remove_unfinished
 from fairseq_maelm.fairseq_fixes.companions import read_setup_files, write_with_first_checkpoint
 from fairseq_maelm.fairseq_fixes.exchange import broadcast_object
+from fairseq_maelm.fairseq_fixes.metric import check_metric
 from fairseq_maelm.fairseq_fixes.patience import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
 from fairseq_maelm.files import FolderLock, remove_partial_files
@@ -31,6 +35,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".fairseq-train.lock"
 
 _load_checkpoint = checkpoint_utils.load_checkpoint
+_restore = Trainer.load_checkpoint
 # Locks of folders, which this process holds until it ends.
 _locks: dict[str, FolderLock] = {}
 
@@ -50,7 +55,17 @@ def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
         if not cfg.reset_meters:
             restore_patience(extra_state)
         _check_end(trainer, epoch_itr, start)
+    check_metric(trainer)
     return extra_state, epoch_itr
+
+
+@functools.wraps(_restore)
+def _restore_or_refuse(self: Trainer, filename: str, *args: Any, **options: Any) -> Any:
+    try:
+        return _restore(self, filename, *args, **options)
+    except (AssertionError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        logger.debug("the checkpoint's progress cannot be restored", exc_info=True)
+        _refuse(f"training cannot continue from {filename} ({type(error).__name__}: {reason_of(error)})")
 
 
 def _decided_by_first_rank(trainer: Any, decide: Callable[[], Start]) -> Start:
@@ -107,7 +122,9 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
     limit = _limit_reached(trainer, epoch_itr, updates)
     if limit:
         logger.info(
-            "this run is complete after %d updates, so nothing is changed: to continue it, raise %s", updates, limit
+            "this run is complete after %d updates (%s), so nothing is changed: to continue it, raise that option of "
+            "fairseq-train; for another run, name another folder",
+            *(updates, limit),
         )
         _restore_last(trainer, start)
         # fairseq checks this limit next, and the others only after another update.
@@ -146,3 +163,4 @@ def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> str | None:
 def guard_save_folder() -> None:
     """Make fairseq use the functions of this module."""
     checkpoint_utils.load_checkpoint = _load
+    Trainer.load_checkpoint = _restore_or_refuse

@@ -1,6 +1,7 @@
 """Choose the checkpoint from which a run starts; the caller, ``resuming``, documents the reason and the test."""
 
 import logging
+import math
 import os
 import re
 from collections.abc import Callable
@@ -12,12 +13,25 @@ from fairseq.file_io import PathManager
 
 from fairseq_maelm.checkpoints.integrity import find_damage, find_danger
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.plain_data import read_state, reason_of
+from fairseq_maelm.checkpoints.plain_data import plain_sections, read_state, reason_of, shown
 
 logger = logging.getLogger(__name__)
 
 # fairseq's default for --restore-file: the file with this name in the save folder.
 DEFAULT = "checkpoint_last.pt"
+
+
+# Numbers of a run's progress that fairseq uses as they are: their table, their name and the largest possible value;
+# infinity stands for any number but NaN.
+_LARGEST = (
+    ("updates", "num_updates", 10**12),
+    ("train_iterator", "epoch", 10**6),
+    ("train_iterator", "iterations_in_epoch", 10**12),
+    ("extra", "previous_training_time", math.inf),
+    ("extra", "best", math.inf),
+    ("early_stopping", "best", math.inf),
+    ("early_stopping", "num_runs", 10**6),
+)
 
 
 class Progress(NamedTuple):
@@ -45,7 +59,7 @@ def checkpoint_files(folder: Path, suffix: str) -> list[Path]:
 
 def read_progress(path: Path) -> Progress:
     """Read the progress of a checkpoint without its weights; raise a ValueError for other files."""
-    state = _read(path)
+    state = _read_to_continue(path)
     try:
         last = state["optimizer_history"][-1]
         updates, criterion, extra = int(last["num_updates"]), str(last["criterion_name"]), state["extra_state"]
@@ -55,6 +69,32 @@ def read_progress(path: Path) -> Progress:
     if "train_iterator" not in extra:
         obstacle = "has no position in the data"
     return Progress(updates, criterion, obstacle)
+
+
+def read_configuration(folder: Path) -> dict[str, dict[str, Any]] | None:
+    """Return the configuration, section -> option -> value, of the newest readable checkpoint in a folder, or None."""
+    for path in sorted(checkpoint_files(folder, ""), key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            return plain_sections(_read(path), path)
+        except ValueError:  # ``choose_start`` will say so
+            continue
+    return None
+
+
+def _read_to_continue(path: Path) -> Any:
+    """Read a checkpoint whose progress, as far as it has any, has possible values; raise a ValueError for others."""
+    state = _read(path)
+    extra = state.get("extra_state") or {}
+    try:
+        tables = {"updates": (state.get("optimizer_history") or [{}])[-1], "extra": extra}
+        tables |= {name: extra.get(name) or {} for name in ("train_iterator", "early_stopping")}
+        values = [(name, tables[table].get(name, 1), most) for table, name, most in _LARGEST]
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"cannot be continued: its progress is not a table ({reason_of(error)})") from error
+    for name, value, most in values:
+        if type(value) not in ((int, float) if most == math.inf else (int,)) or not abs(value) <= most:
+            raise ValueError(f"cannot be continued: it holds {shown(value)} as {name}")
+    return state
 
 
 def _read(path: Path) -> Any:
@@ -82,7 +122,7 @@ def whole_or_refused(path: Path, option: str) -> None:
     """Raise a ValueError if a file that the user has named is missing or damaged."""
     if path.name == CHECKPOINT_FILE:
         read_state(path)
-    elif damage := find_damage(path) or _unreadable(path, _read):
+    elif damage := find_damage(path) or _unreadable(path, _read_to_continue if option == "--restore-file" else _read):
         raise ValueError(f"{option} {path} {damage}")
 
 

@@ -1,7 +1,6 @@
 """The sub-command ``maelm finetune``."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ from fairseq_maelm.files import read_json
 from fairseq_maelm.finetuning.doubtful_results import warn_about_training
 from fairseq_maelm.finetuning.encoder import read_encoder
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipe
-from fairseq_maelm.finetuning.rehearsal import rehearse
-from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, run_options, train_words
+from fairseq_maelm.finetuning.training import count_updates, run_options, train_words
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 from fairseq_maelm.train_command import (
@@ -20,11 +18,11 @@ from fairseq_maelm.train_command import (
     machine_of,
     names_in,
     recipe_type,
-    run_or_show,
 )
+from fairseq_maelm.training_run import add_run_arguments, after_interrupt, start_training
 
 PASSES_OPTIONS_ON = True
-AFTER_INTERRUPT = "the same command resumes"
+AFTER_INTERRUPT = after_interrupt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the run")
     add_seed(group, "data order, new weights and dropout")
     add_machine_arguments(group, "1 if the machine has any")
+    add_run_arguments(group)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -77,18 +76,13 @@ def run(args: argparse.Namespace) -> None:
     if size % share:
         raise UsageError(f"--batch-size {size} must be a multiple of --gpus {share}")
 
-    def words(updates_per_epoch: int, sizes: Mapping[str, Any] = FROM_CHECKPOINT) -> list[str]:
-        options = run_options(recipe, encoder, setting, updates_per_epoch, sizes)
+    def words(updates_per_epoch: int) -> list[str]:
+        options = run_options(recipe, encoder, setting, updates_per_epoch)
         start = {"batch-size": size // share, "finetune-from-model": args.checkpoint, "seed": args.seed}
         return [*train_words({**options, **start}, args.task, args.output, machine), *args.fairseq_options]
 
-    tried = rehearse(words(1, encoder.options), [size], recipe.metric, recipe.metrics)
-    if tried.vocabulary != encoder.vocabulary:
-        raise ValueError(
-            f"{args.task} was prepared with a different vocabulary than the checkpoint {args.checkpoint}: prepare it "
-            "again with the checkpoint's data folder as --vocabulary"
-        )
-    run_or_show(words(tried.updates_per_epoch[size]), args.dry_run)
+    counted = count_updates(words(1), [size], encoder.options["max-positions"])
+    start_training(words(counted.updates_per_epoch[size]), args)
     if not args.dry_run:
         warn_about_training(args.output, args.task)
 

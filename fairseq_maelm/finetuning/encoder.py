@@ -14,7 +14,6 @@ class Encoder(NamedTuple):
 
     options: dict[str, Any]  # the options that build it, so that its weights can be loaded
     drawn: dict[str, Any]  # the options of its random initialization before pretraining
-    vocabulary: int  # a number that differs between vocabularies
 
 
 def read_encoder(checkpoint: Path) -> Encoder:
@@ -24,7 +23,7 @@ def read_encoder(checkpoint: Path) -> Encoder:
     # A model that took its sizes from another has no named size. Any name will do, because all sizes are given.
     options["arch"] = options["arch"] if options["arch"] in SIZES else DEFAULT_SIZE
     drawn = {field.replace("_", "-"): getattr(content.config.model, field) for field in _INITIALIZATION}
-    return Encoder(options, drawn, content.vocabulary)
+    return Encoder(options, drawn)
 
 
 def _plain(value: Any) -> Any:

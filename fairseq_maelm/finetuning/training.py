@@ -1,12 +1,18 @@
 """The fairseq-train command of a fine-tuning run, from a recipe, a checkpoint and a task's folder."""
 
-from collections.abc import Mapping
+import logging
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from fairseq import tasks, utils
 
 from fairseq_maelm.finetuning.encoder import Encoder
 from fairseq_maelm.finetuning.recipe import Recipe
-from fairseq_maelm.train_command import USER_DIR, Machine, words_of
+from fairseq_maelm.train_command import Machine, configuration_of, fairseq_train
+
+logger = logging.getLogger(__name__)
 
 # The paper's Table 4, and logging; a recipe can override them.
 _FINE_TUNING: dict[str, Any] = {
@@ -72,8 +78,48 @@ def train_words(options: Mapping[str, Any], folder: Path, save_dir: Path, machin
 
     ``options`` are those of ``run_options``, and the initial weights and the seed.
     """
-    saving = {"save-dir": save_dir, "no-epoch-checkpoints": True}
-    return [
-        *("fairseq-train", str(folder), "--user-dir", str(USER_DIR), "--log-format", "json"),
-        *words_of({**options, **machine.options(), **saving}),
-    ]
+    own = {"log-format": "json", "no-epoch-checkpoints": True}
+    return fairseq_train(folder, save_dir, {**own, **options, **machine.options()})
+
+
+class Counted(NamedTuple):
+    """The size of a run."""
+
+    examples: int  # number of examples that training uses
+    updates_per_epoch: dict[int, int]  # batch size -> updates in a pass over these examples
+
+
+def count_updates(words: Sequence[str], batch_sizes: Sequence[int], positions: int) -> Counted:
+    """Count a run's training examples and updates at each batch size, by the batches that fairseq will form.
+
+    Args:
+        words: fairseq-train, the task's folder, and all options of a run.
+        batch_sizes: numbers of examples in an update.
+        positions: the encoder's largest number of tokens.
+
+    Raises:
+        FileNotFoundError: data are missing.
+        ValueError: fairseq-train does not accept the options, or the data are damaged.
+    """
+    config = configuration_of(words[1:])
+    task = tasks.setup_task(config.task)
+    task.load_dataset("train", combine=True, epoch=1)
+    dataset, updates, examples = task.dataset("train"), {}, 0
+    longest = utils.resolve_max_positions(task.max_positions(), positions, config.dataset.max_tokens)
+    for size in batch_sizes:
+        batches = task.get_batch_iterator(
+            dataset=dataset,
+            max_tokens=config.dataset.max_tokens,
+            max_sentences=size,
+            max_positions=longest,
+            ignore_invalid_inputs=True,
+            required_batch_size_multiple=config.dataset.required_batch_size_multiple,
+            seed=config.common.seed,
+            disable_iterator_cache=True,
+        ).frozen_batches
+        examples = sum(len(batch) for batch in batches)
+        updates[size] = math.ceil(len(batches) / config.optimization.update_freq[0])
+    if examples < len(dataset):
+        counts = f"{len(dataset) - examples:,}", f"{len(dataset):,}", longest
+        logger.warning("%s of %s training examples are longer than %s tokens and will not be seen", *counts)
+    return Counted(examples, updates)

@@ -13,8 +13,7 @@ from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.files import sha256_of
 from fairseq_maelm.finetuning.encoder import Encoder, read_encoder
 from fairseq_maelm.finetuning.recipe import Recipe, check_name
-from fairseq_maelm.finetuning.rehearsal import Rehearsal, rehearse
-from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, run_options, train_words
+from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, Counted, count_updates, run_options, train_words
 from fairseq_maelm.studies.engine import Job, Process, is_finished, read_json
 from fairseq_maelm.studies.folder import data_fingerprint, study_folder
 from fairseq_maelm.studies.grid import Run, choose, expand, read_runs
@@ -46,7 +45,7 @@ class Plan:
     models: dict[str, Model]  # by name
     data: Path  # folder that contains the tasks' folders
     runs: list[Run]  # in their order
-    rehearsals: dict[tuple[str, str], Rehearsal]  # by task and model
+    counted: dict[tuple[str, str], Counted]  # by task and model
     machine: Machine  # of each run
     options: list[str]  # of fairseq-train, which override all others
     keep: str  # checkpoints to keep, one of ``store.KEEP``
@@ -54,14 +53,14 @@ class Plan:
     def process(self, run: Run, folder: Path, slot: str) -> Process:
         """Return the program of a run in a slot (a GPU, or ""), which continues from its last finished epoch."""
         recipe, model = self.recipes[run.task], self.models[run.model]
-        updates = self.rehearsals[run.task, run.model].updates_per_epoch[run.setting["batch-size"]]
+        updates = self.counted[run.task, run.model].updates_per_epoch[run.setting["batch-size"]]
         words = _words(recipe, model, run, updates, model.random)
         more = train_words(words, self.data / recipe.data, run.checkpoints(folder), self.machine)
         return Process([*more, *self.options], {"OMP_NUM_THREADS": str(self.machine.threads)}).on(slot)
 
     def examples(self, run: Run) -> int:
         """Return the number of training examples of a run, counted in each epoch."""
-        return int(run.setting["epochs"]) * self.rehearsals[run.task, run.model].examples
+        return int(run.setting["epochs"]) * self.counted[run.task, run.model].examples
 
     def jobs(self, folder: Path) -> list[Job]:
         """Return the jobs of all runs."""
@@ -163,37 +162,31 @@ def make_plan(
     options: list[str],
     keep: str,
 ) -> Plan:
-    """Expand the grid, and try each task with each model before anything is written or trained.
+    """Expand the grid, and count the updates of each task before anything is written or trained.
 
     Raises:
         FileNotFoundError: data are missing.
-        ValueError: recipes, options, data, metrics or vocabularies do not match.
+        ValueError: options or data are wrong.
     """
     searches = choose(recipes, large, choices)
     data = data.resolve()
-    rehearsals: dict[tuple[str, str], Rehearsal] = {}
+    counted: dict[tuple[str, str], Counted] = {}
     for recipe in recipes:
         first = next(expand(recipe.task, list(models), searches[recipe.task], seeds))
-        tried: dict[str, Rehearsal] = {}
+        by_positions: dict[int, Counted] = {}
         for name, model in models.items():
-            size = str(model.encoder.options)
-            if size not in tried:
-                logger.info("trying %s with the size of %s", recipe.task, name)
-                trial = _words(recipe, model, first, 1, names_sizes=True)
+            positions = model.encoder.options["max-positions"]
+            if positions not in by_positions:
+                trial = _words(recipe, model, first, 1, names_sizes=model.random)
                 words = [*train_words(trial, data / recipe.data, Path("checkpoints"), machine), *options]
                 try:
-                    tried[size] = rehearse(words, searches[recipe.task]["batch-size"], recipe.metric, recipe.metrics)
+                    by_positions[positions] = count_updates(words, searches[recipe.task]["batch-size"], positions)
                 except (FileNotFoundError, ValueError) as error:
                     raise type(error)(f"{recipe.task} ({recipe.path}): {error}") from error
-            if tried[size].vocabulary != model.encoder.vocabulary:
-                raise ValueError(
-                    f"{recipe.task}: its data were prepared with a different vocabulary than the checkpoint "
-                    f"{model.checkpoint} has: prepare them with the data folder of its pretraining"
-                )
-            rehearsals[recipe.task, name] = tried[size]
+            counted[recipe.task, name] = by_positions[positions]
     runs = [each for task, search in searches.items() for each in expand(task, list(models), search, seeds)]
     by_task = {recipe.task: recipe for recipe in recipes}
-    return Plan(by_task, models, data, runs, rehearsals, machine, options, keep)
+    return Plan(by_task, models, data, runs, counted, machine, options, keep)
 
 
 def run_plan(plan: Plan, output: Path, runner: Runner) -> dict[str, str]:

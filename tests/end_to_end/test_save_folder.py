@@ -138,7 +138,7 @@ def assert_complete(command: list[Any], folder: Path, limit: str) -> None:
     before = contents(folder)
     output = run(command)
     [line] = logged(output, "this run is complete after")
-    assert line.endswith(f"nothing is changed: to continue it, raise {limit}")
+    assert f"updates ({limit}), so nothing is changed: to continue it, raise that option" in line
     assert train_log(output) == []
     assert contents(folder) == before
 
@@ -253,6 +253,28 @@ def test_two_ranks_go_on_from_it_too(data, tmp_path):
         run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
     assert "error" not in (tmp_path / "rank1.log").read_text(encoding="utf-8")
     assert contents(tmp_path / "run") == before
+
+
+def without_optimizer(state: dict[str, Any]) -> None:
+    state["last_optimizer_state"] = {"state": [], "param_groups": 3}
+
+
+def without_meters(state: dict[str, Any]) -> None:
+    state["extra_state"]["metrics"] = {"train": 3}
+
+
+def without_schedule(state: dict[str, Any]) -> None:
+    state["optimizer_history"][-1]["lr_scheduler_state"] = "fixed"
+
+
+@pytest.mark.parametrize("change", [without_optimizer, without_meters, without_schedule])
+def test_progress_that_cannot_be_restored_is_one_line(data, finished, tmp_path, change):
+    state = torch.load(finished / LAST)
+    change(state)
+    torch.save(state, tmp_path / "hostile.pt")
+    [line] = refusals(run(narrow(data, tmp_path / "new", "--restore-file", tmp_path / "hostile.pt"), check=False))
+    assert line.startswith(f"training cannot continue from {tmp_path / 'hostile.pt'} (")
+    assert contents(tmp_path / "new") == {}
 
 
 def test_best_is_kept_from_a_run_that_starts_anew(data, tmp_path):

@@ -17,7 +17,7 @@ from fairseq_maelm.train_command import Machine
 
 def encoder(positions: int = 512) -> Encoder:
     """An encoder of which only the positions matter."""
-    return Encoder({"arch": "maelm_tiny", "max-positions": positions}, {"init-std": 0.02}, 7)
+    return Encoder({"arch": "maelm_tiny", "max-positions": positions}, {"init-std": 0.02})
 
 
 def options(name: str, positions: int = 512, **setting: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_lengths_fit_the_encoder(name: str, positions: int, expected: dict[str, 
 )
 def test_the_machine(machine: Machine, expected: str) -> None:
     words = train_words({"lr": 1e-3, "no-save": False}, Path("task"), Path("run"), machine)
-    assert shlex.join(words).endswith(f" --lr 0.001 {expected} --save-dir run --no-epoch-checkpoints")
+    assert shlex.join(words).endswith(f" --save-dir run --log-format json --no-epoch-checkpoints --lr 0.001 {expected}")
     assert words[:2] == ["fairseq-train", "task"] and "--no-save" not in words
 
 

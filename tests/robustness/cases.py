@@ -71,6 +71,8 @@ def write_bad_files(world: World) -> None:
     honest = torch.load(world.path("pretrained"))
     for name, content in _CHECKPOINTS.items():
         (bad / f"{name}.pt").write_bytes(content(honest) if callable(content) else content)
+    for name, changes in _PROGRESS.items():
+        torch.save({**honest, **changes}, bad / f"{name}.pt")
     for texts in (_JSON, _TEXTS):
         for name, content in texts.items():
             (bad / name).write_bytes(content)
@@ -120,6 +122,17 @@ _CHECKPOINTS: dict[str, Any] = {
     "not-a-number": _with_weight("encoder.layers.0.fc1.weight", float("nan")),
     "infinite": _with_weight("encoder.embed_tokens.weight", float("inf")),
 }
+# Progress that no run has, in a checkpoint whose weights are in order.
+_PROGRESS: dict[str, dict[str, Any]] = {
+    "epoch-huge": {"extra_state": {"train_iterator": {"epoch": 10**9}}},
+    "epoch-text": {"extra_state": {"train_iterator": {"epoch": "two"}}},
+    "batches-none": {"extra_state": {"train_iterator": {"epoch": 2, "iterations_in_epoch": None}}},
+    "iterator-list": {"extra_state": {"train_iterator": [1, 2]}},
+    "time-text": {"extra_state": {"train_iterator": {"epoch": 2}, "previous_training_time": "long"}},
+    "best-nan": {"extra_state": {"train_iterator": {"epoch": 2}, "best": float("nan")}},
+    "history-text": {"optimizer_history": "long"},
+    "updates-huge": {"optimizer_history": [{"num_updates": 10**15}]},
+}
 _CHECKPOINT_DOORS = (
     *("fill", "predict", "predict prompts", "answer", "score", "analyze", "export", "finetune", "sweep"),
 )
@@ -137,6 +150,9 @@ def _checkpoints() -> Iterator[Case]:
         for option in ("finetune-from-model", "restore-file"):
             line = f"pretrain {{data}} --output {{new}} {_TRAIN} --{option} {{bad/{name}.pt}}"
             yield Case(f"{option}: {name}", line, rf"--{option} \S*bad/{name}.pt (is|cannot)")
+    for name in _PROGRESS:
+        line = f"pretrain {{data}} --output {{new}} {_TRAIN} --restore-file {{bad/{name}.pt}}"
+        yield Case(f"restore-file: {name}", line, rf"--restore-file \S*bad/{name}.pt cannot be continued: it")
 
 
 # Files of text and JSON
@@ -231,6 +247,15 @@ def _foreign(content: bytes, token: int) -> bytes:
     return tokens.tobytes()
 
 
+def _with_foreign(name: str) -> Damage:
+    def change(folder: Path) -> None:
+        arrays = dict(np.load(folder / "train.npz"))
+        arrays[name] = np.full(len(arrays[name]), 4_000_000_000, dtype=np.uint32)
+        np.savez(folder / "train.npz", **arrays)
+
+    return change
+
+
 def _lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes], bytes]:
     return lambda content: b"".join(change(content.splitlines(keepends=True)))
 
@@ -274,8 +299,14 @@ _FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         "text-foreign": (_at("input0/train.bin", lambda content: _foreign(content, 60_000)), r"holds token 60000"),
         "labels-cut": (_at("label/train.idx", lambda content: content[:-5]), r"train.idx is damaged: it has"),
     },
-    "tagging": {"cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz")},
-    "squad": {"cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz")},
+    "tagging": {
+        "cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz"),
+        "foreign": (_with_foreign("pieces"), r"train.npz holds token 4000000000, but dict.txt has only"),
+    },
+    "squad": {
+        "cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz"),
+        "foreign": (_with_foreign("question_tokens"), r"train.npz holds token 4000000000, but dict.txt has only"),
+    },
     "hf": {
         "no-weights": (_without("model.safetensors"), "there are no weights in"),
         "weights-cut": (_at("model.safetensors", lambda content: content[:-99]), "model.safetensors"),
@@ -377,11 +408,13 @@ answer {text.txt} Who? --checkpoint {pretrained} --vocabulary {data} | was not f
 finetune {data} --checkpoint {pretrained} --output {new} | data is not a prepared task
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --lr abc | the options: argument --lr
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --no-such | the options: .*no-such
+finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --best-checkpoint-metric f2 | logs no f2, but
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --precision fp16 | --precision fp16 needs a GPU
 pretrain {text.txt} --output {new} --recipe tiny | there is no dict.txt in
 pretrain {data} --output {new} | give --recipe, one of
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
 pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
+pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update must be a whole number of at least 1
 pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | is not a multiple of that
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds

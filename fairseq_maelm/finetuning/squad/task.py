@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
+from fairseq_maelm.data.token_files import check_array
 from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD, SquadCriterion
 from fairseq_maelm.finetuning.squad.dataset import SPECIAL_TOKENS, SquadDataset
@@ -19,7 +21,7 @@ from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, metric_names, raw_scores, squad_metrics
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds
 from fairseq_maelm.tasks.encoder_task import EncoderTask
-from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +104,8 @@ class SquadTask(EncoderTask):
         """Open a split and cut it into windows."""
         training = split.startswith("train")
         prepared = load_split(self.cfg.data, split)
+        for name in ("question_tokens", "context_tokens"):
+            check_array(Path(self.cfg.data) / f"{split}.npz", prepared.arrays[name], self.dictionary.index(MASK))
         if not training and prepared.texts.answers is None:
             logger.warning("%s has no right answers: it can be predicted but not scored", split)
         self.datasets[split] = self.dataset_of(prepared, split, training)

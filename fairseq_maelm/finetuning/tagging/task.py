@@ -12,6 +12,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
+from fairseq_maelm.data.token_files import check_array
 from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.tagging.criterion import HEAD, TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
@@ -19,7 +20,7 @@ from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettin
 from fairseq_maelm.finetuning.tagging.schemes import ACCURACY, ENTITY_METRICS, score
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.tasks.encoder_task import EncoderTask
-from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,9 @@ class TaggingTask(EncoderTask):
 
     def load_dataset(self, split: str, **unused: Any) -> None:
         """Open a split and cut it into windows."""
-        content = TaggedSplit.load(Path(self.cfg.data) / f"{split}.npz")
+        path = Path(self.cfg.data) / f"{split}.npz"
+        content = TaggedSplit.load(path)
+        check_array(path, content.pieces, self.dictionary.index(MASK))
         dataset = self.dataset_of(content, shuffle=split == "train")
         sentences = len(content.word_counts)
         logger.info(
