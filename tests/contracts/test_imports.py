@@ -27,7 +27,7 @@ FOLDERS = {
     CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
     WINGS: ("adaptation", "analysis", "finetuning", "interop", "scoring", "studies"),
 }
-DOOR_FILES = ("", "__main__", "cli", "predict_command")
+DOOR_FILES = ("", "__main__", "cli", "predict_command", "pretrain_command")
 
 # Wings that are folders in a folder: each of them is a wing by itself, and what lies beside them is shared.
 HOUSES_OF_WINGS = ("finetuning",)
