@@ -101,6 +101,8 @@ def count_updates(words: Sequence[str], batch_sizes: Sequence[int], positions: i
         FileNotFoundError: data are missing.
         ValueError: fairseq-train does not accept the options, or the data are damaged.
     """
+    if not Path(words[1]).is_dir():
+        raise FileNotFoundError(f"there is no folder {words[1]}")
     config = configuration_of(words[1:])
     task = tasks.setup_task(config.task)
     task.load_dataset("train", combine=True, epoch=1)

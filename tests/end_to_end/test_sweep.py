@@ -4,7 +4,6 @@ import csv
 import random
 import re
 import shlex
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -124,8 +123,6 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "more", "message"),
     [
-        ({"metric": "pearson"}, [], "validation on valid logs no pearson, but only accuracy"),
-        ({"metrics": ["f1"]}, [], "logs no f1"),
         ({"options": {**OPTIONS, "num-clases": 4}}, [], "num-clases"),
         ({"options": {"task": "unheard_of", "criterion": "sentence_prediction"}}, [], "invalid choice: 'unheard_of'"),
         ({"data": "missing"}, [], "there is no folder .*missing"),
@@ -146,15 +143,6 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
         cli.main(list(map(str, command(tmp_path, tasks, pretrained, *more, **changes)[1:])))
     assert re.search(f"maelm sweep: error: .*{message}", str(caught.value.code) + capsys.readouterr().err)
     assert not (tmp_path / "sweep").exists()
-
-
-def test_data_with_another_vocabulary_are_refused(tasks, pretrained, tmp_path):
-    other = shutil.copytree(tasks / "topics", tmp_path / "topics")
-    symbols = (other / "input0" / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    (other / "input0" / "dict.txt").write_text("".join([symbols[1], symbols[0], *symbols[2:]]), encoding="utf-8")
-    (other / "input0" / "sentencepiece.bpe.model").unlink()  # which would tell that the dictionary is not its own
-    with pytest.raises(SystemExit, match="prepared with a different vocabulary than the checkpoint"):
-        cli.main(list(map(str, command(tmp_path, tmp_path, pretrained)[1:])))
 
 
 def test_a_dry_run_shows_every_command_and_writes_nothing(tasks, pretrained, tmp_path, capsys):
