@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, find_checkpoint, shipped_encoders
+from fairseq_maelm.checkpoints.locate import find_checkpoint, shipped_encoders
 
 _Settings = TypeVar("_Settings")
 
@@ -124,28 +124,6 @@ def checkpoint_path(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def model_path(text: str) -> Path:
-    """Convert an option's value to a checkpoint's file, or to a Hugging Face model's folder, which has config.json.
-
-    The name of a model in the local Hugging Face cache is converted to its folder; nothing is downloaded.
-    """
-    path = Path(text)
-    if (path / "config.json").is_file() and not (path / CHECKPOINT_FILE).is_file():
-        return path
-    is_ours = path.exists() or text in shipped_encoders()
-    return (None if is_ours else _cached_model(text)) or checkpoint_path(text)
-
-
-def _cached_model(name: str) -> Path | None:
-    try:
-        from huggingface_hub import try_to_load_from_cache
-
-        found = try_to_load_from_cache(name, "config.json")
-    except (ImportError, ValueError):  # not installed, or not a possible name
-        return None
-    return Path(found).parent if isinstance(found, str) else None
-
-
 def device_name(text: str) -> str:
     """Convert an option's value to the name of a device that torch can use."""
     import torch  # takes seconds, which commands without a device must not wait for
@@ -163,13 +141,12 @@ def device_name(text: str) -> str:
     return text
 
 
-def add_checkpoint(parser: Any, kind: str = "checkpoint", or_hugging_face: bool = False) -> None:
-    """Declare ``--checkpoint``: a file, a folder, an encoder of this package, or a Hugging Face model."""
-    more = "; or a Hugging Face masked language model: a folder, or a name in the local cache" * or_hugging_face
+def add_checkpoint(parser: Any, kind: str = "checkpoint") -> None:
+    """Declare ``--checkpoint``: a file, a folder, or an encoder of this package."""
     parser.add_argument(
-        "--checkpoint", required=True, type=model_path if or_hugging_face else checkpoint_path, metavar="PATH",
+        "--checkpoint", required=True, type=checkpoint_path, metavar="PATH",
         help=f"{kind}: a file, the folder of a training run (its best checkpoint, or else its last), or the name of an "
-        f"encoder that comes with this package{more}",
+        f"encoder that comes with this package",
     )  # fmt: skip
 
 

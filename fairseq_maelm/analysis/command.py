@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fairseq_maelm.analysis.run import AnalysisSettings, analyze
-from fairseq_maelm.arguments import UsageError, add_device, add_output, add_settings, model_path, settings_of
+from fairseq_maelm.arguments import UsageError, add_device, add_output, add_settings, checkpoint_path, settings_of
 
 AFTER_INTERRUPT = "the same command resumes after the last finished model"
 
@@ -26,8 +26,8 @@ def add_models(parser: argparse.ArgumentParser, settings: type, required: bool) 
     parser.add_argument(
         "--checkpoint", required=required, action="append", default=[], type=named_path, metavar="NAME=PATH",
         help="name and checkpoint of a model (repeat the option for further models): a file, the folder of a training "
-        "run (its best checkpoint, or else its last), the name of an encoder that comes with this package, or the "
-        "folder of a Hugging Face masked language model or its name in the local cache",
+        "run (its best checkpoint, or else its last), or the name of an encoder that comes with this package; "
+        "models of Hugging Face are imported first (maelm import)",
     )  # fmt: skip
     add_output(parser, "folder for the results")
     add_settings(parser, settings)
@@ -35,13 +35,13 @@ def add_models(parser: argparse.ArgumentParser, settings: type, required: bool) 
 
 
 def named_path(text: str) -> tuple[str, Path]:
-    """Convert NAME=PATH to a name and a checkpoint file or the folder of a Hugging Face model."""
+    """Convert NAME=PATH to a name and a checkpoint file."""
     name, _, path = text.partition("=")
     if not path or not re.fullmatch(r"[\w][\w.+ -]*", name):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not NAME=PATH with a name of letters, digits, spaces, '.', '+', '-' and '_'"
         )
-    return name, model_path(path)
+    return name, checkpoint_path(path)
 
 
 def check_names(models: list[tuple[str, Path]]) -> None:

@@ -51,7 +51,6 @@ def _claim(output: Path, recorded: dict[str, Any], command: str) -> None:
 
 
 def fingerprint_of(path: Path) -> str:
-    """Return a checksum of the sizes and times of a model's files; reading them would take as long as a small run."""
-    files = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
-    facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    """Return a checksum of a checkpoint's size and time; reading it would take as long as a small run."""
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns)]
     return hashlib.sha256(repr((str(path.resolve()), facts)).encode()).hexdigest()

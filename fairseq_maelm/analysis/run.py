@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fairseq_maelm.analysis import theorem
+from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 from fairseq_maelm.analysis.collect import (
     CONDITIONS,
     MEASURED,
@@ -89,12 +90,10 @@ class AnalysisSettings(CollectSettings):
         """Return the options of a pass with one model.
 
         Raises:
-            ValueError: the model lacks a layer, or cannot process one of the inputs.
+            ValueError: the model lacks a layer.
         """
         suits = CONDITIONS if encoder.kind == "maelm" else CONDITIONS[:2]
         conditions = tuple(each for each in CONDITIONS if each in (self.conditions or suits))
-        if "dropped" in conditions and encoder.settings["source"] == "Hugging Face":
-            raise ValueError(f"{name}: masked tokens cannot be dropped from the input of a Hugging Face model")
         return replace(self, conditions=conditions, layers=tuple(chosen_layers(name, encoder, self.layers)))
 
 
@@ -131,7 +130,7 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
 
 
 def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str) -> dict[str, Any]:
-    encoder = open_encoder(path, settings.vocabulary or settings.data).to(device)
+    encoder = CheckpointEncoder(path, settings.vocabulary or settings.data).to(device)
     chosen = settings.for_encoder(name, encoder)
     blocks = _blocks(encoder, settings)
     grams = collect(encoder, blocks, chosen, device, name)
@@ -149,25 +148,6 @@ def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str)
         "subspace": subspace_rows(grams, settings.tau, settings.centered),
         "theorem": theorem_rows(encoder, blocks, chosen, device),
     }
-
-
-def open_encoder(path: Path, vocabulary: Path | None = None, random_seed: int | None = None) -> Encoder:
-    """Open a fairseq checkpoint of this package (a file) or a Hugging Face masked language model (a folder).
-
-    With ``random_seed`` the model gets random weights, as before its pretraining.
-
-    Raises:
-        FileNotFoundError: there is no dictionary in the checkpoint's folder and in ``vocabulary``.
-        ValueError: it is neither of these, or transformers is needed and not installed.
-    """
-    # Each kind needs a large library, so only the module of one kind is imported.
-    if path.is_file():
-        from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
-
-        return CheckpointEncoder(path, vocabulary, random_seed)
-    from fairseq_maelm.analysis.huggingface import HuggingFaceEncoder
-
-    return HuggingFaceEncoder(path, random_seed)
 
 
 def _blocks(encoder: Encoder, settings: AnalysisSettings) -> Blocks:

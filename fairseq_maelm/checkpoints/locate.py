@@ -1,5 +1,6 @@
 """Checkpoints by path, and by name if they come with the package, as folders of ``maelm export --complete``."""
 
+import re
 from pathlib import Path
 
 # The file that makes a folder a checkpoint; see ``fairseq_maelm.checkpoints.folder``.
@@ -28,10 +29,14 @@ def find_checkpoint(path: Path) -> Path:
     for name in ("checkpoint_best.pt", "checkpoint_last.pt", CHECKPOINT_FILE):
         if (path / name).is_file():
             return path / name
+    if (path / "config.json").is_file() and not (path / CHECKPOINT_FILE).exists():
+        raise FileNotFoundError(f"{path} is a folder of Hugging Face: first `maelm import {path} --output FOLDER`")
     if path.is_dir():
         raise FileNotFoundError(f"there is neither checkpoint_best.pt nor checkpoint_last.pt in {path}: name a file")
     shipped = shipped_encoders()
     if str(path) in shipped:
         return shipped[str(path)]
     names = f": give a file, a folder, or one of {', '.join(shipped)}" if shipped else ""
-    raise FileNotFoundError(f"there is no checkpoint {path}{names}")
+    hub = f"; a model of the Hugging Face Hub is first imported, by `maelm import {path} --download --output FOLDER`"
+    is_hub_name = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path)) and path.suffix != ".pt"
+    raise FileNotFoundError(f"there is no checkpoint {path}{names}{hub if is_hub_name else ''}")

@@ -32,8 +32,6 @@ AUTO_CLASSES = {
     "AutoModelForQuestionAnswering": MaelmForQuestionAnswering,
 }
 
-# Families whose first position is pad + 1, so that their position tables have pad + 1 unused rows.
-_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", MaelmConfig.model_type}
 # Numbers of layers in config.json, and the largest that is accepted.
 _DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
 _DEEPEST = 1000
@@ -70,12 +68,6 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
     except Exception as error:  # transformers raises errors of all kinds for damaged and foreign folders
         reason = " ".join(str(error).split())
         raise ValueError(f"transformers cannot read {folder}: {reason[:300] or type(error).__name__}") from error
-
-
-def longest_sequence(tokenizer: Any, config: Any) -> int:
-    """Return the length, with special symbols, of the longest sequence that a model and its tokenizer accept."""
-    offset = tokenizer.pad_token_id + 1 if config.model_type in _OFFSET_POSITIONS else 0
-    return min(int(config.max_position_embeddings) - offset, int(tokenizer.model_max_length))
 
 
 def _checked_config(folder: Path, auto_class: Any, **safely: Any) -> Any:
@@ -115,6 +107,6 @@ def _shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 __all__ = [
-    *("AUTO_CLASSES", "MaelmConfig", "longest_sequence", "open_pretrained"),
+    *("AUTO_CLASSES", "MaelmConfig", "open_pretrained"),
     *(model.__name__ for model in AUTO_CLASSES.values()),
 ]

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files of sentences, one per line, or files of pairs: .tsv (good sentence, tab, bad sentence), .jsonl "
         "with the fields sentence_good and sentence_bad (BLiMP), or a folder of .jsonl files",
     )  # fmt: skip
-    arguments.add_checkpoint(parser, "pretrained checkpoint", or_hugging_face=True)
+    arguments.add_checkpoint(parser, "pretrained checkpoint")
     arguments.add_vocabulary(parser)
     arguments.add_output(parser, "new folder for the scores")
     parser.add_argument(
@@ -86,14 +86,6 @@ def run(args: argparse.Namespace) -> None:
 
 def _open(args: argparse.Namespace) -> tuple[Scorer, dict[str, Sequence[Path]]]:
     """Open the model, and return it with the files that determine its scores."""
-    # Each kind needs a large library, so only the module of one kind is imported.
-    if args.checkpoint.is_dir():
-        from fairseq_maelm.scoring.huggingface import HuggingFaceScorer
-
-        if args.vocabulary is not None:
-            raise UsageError("--vocabulary is only for checkpoints: leave it out, a Hugging Face folder has its own")
-        scorer = HuggingFaceScorer(args.checkpoint, args.precision, args.device)
-        return scorer, {"checkpoint": sorted(path for path in args.checkpoint.iterdir() if path.is_file())}
     from fairseq_maelm.models import hub
     from fairseq_maelm.scoring.hub import CheckpointScorer
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
+from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 from fairseq_maelm.analysis.command import add_models, check_names, named_path
 from fairseq_maelm.analysis.encoders import Encoder, chosen_layers
 from fairseq_maelm.analysis.figures import look_of, whole_numbers
@@ -19,7 +20,6 @@ from fairseq_maelm.analysis.folder import claimed, fingerprint_of
 from fairseq_maelm.analysis.probes.inputs import ProbeSettings, read_tasks
 from fairseq_maelm.analysis.probes.states import FrozenEncoder
 from fairseq_maelm.analysis.probes.tasks import Row, Task
-from fairseq_maelm.analysis.run import open_encoder
 from fairseq_maelm.arguments import UsageError, settings_of
 from fairseq_maelm.files import read_json, sha256_of, write_bytes, write_json
 from fairseq_maelm.libraries import import_pyplot, save_figure
@@ -40,7 +40,7 @@ class Probed(NamedTuple):
     """A model to probe."""
 
     name: str
-    path: Path  # a checkpoint, or the folder of a Hugging Face model
+    path: Path  # a checkpoint
     random_seed: int | None  # seed of random weights; None for the model's own weights
 
 
@@ -110,7 +110,7 @@ def _checksum(parts: Iterable[str]) -> str:
 
 
 def _open(model: Probed, settings: ProbeSettings) -> Encoder:
-    return open_encoder(model.path, settings.vocabulary, model.random_seed)
+    return CheckpointEncoder(model.path, settings.vocabulary, model.random_seed)
 
 
 def _unfinished(output: Path, name: str, model: str, tasks: list[Task], origins: dict[str, str]) -> list[Task]:

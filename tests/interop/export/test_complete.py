@@ -10,7 +10,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_maelm import MaelmModel, cli
-from fairseq_maelm.arguments import model_path, vocabulary_folder
+from fairseq_maelm.arguments import vocabulary_folder
 from fairseq_maelm.checkpoints import locate
 from fairseq_maelm.checkpoints.folder import read_sums, write_sums
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, find_checkpoint
@@ -185,7 +185,7 @@ def test_fairseq_resolves_no_references(copied: Path) -> None:
 
 
 def test_an_encoder_is_found_by_its_name(package: Path) -> None:
-    assert find_checkpoint(Path(NAME)) == model_path(NAME) == package / CHECKPOINT_FILE
+    assert find_checkpoint(Path(NAME)) == package / CHECKPOINT_FILE
     assert vocabulary_folder(NAME) == package
     by_name, by_path = (MaelmModel.from_pretrained(name).fill_mask(TEXT) for name in (NAME, str(package)))
     assert by_name == by_path
@@ -204,11 +204,11 @@ def test_what_is_here_wins(data: Path, package: Path, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / NAME / "checkpoint_last.pt", data)
     shutil.copy(data / "dict.txt", tmp_path / NAME)
     local = Path(NAME) / "checkpoint_last.pt"
-    assert find_checkpoint(Path(NAME)) == model_path(NAME) == local and vocabulary_folder(NAME) == Path(NAME)
+    assert find_checkpoint(Path(NAME)) == local and vocabulary_folder(NAME) == Path(NAME)
     shutil.move(tmp_path / local, tmp_path / "file")
     shutil.rmtree(tmp_path / NAME)
     shutil.move(tmp_path / "file", tmp_path / NAME)
-    assert find_checkpoint(Path(NAME)) == model_path(NAME) == Path(NAME)
+    assert find_checkpoint(Path(NAME)) == Path(NAME)
 
 
 def test_another_name_is_one_error_with_the_names(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
