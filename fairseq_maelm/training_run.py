@@ -115,8 +115,8 @@ def different_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     """
     old, new = _settings(before), _settings(now)
     differ = {name: (old[name], new[name]) for name in new if name in old and old[name] != new[name]}
-    # Sizes without a value come from the named size or from the checkpoint that a run starts from.
-    differ = {name: pair for name, pair in differ.items() if pair[1] is not None or name[0] != "model"}
+    # The model fills in sizes, from the named size or a checkpoint, and the task facts about its data.
+    differ = {name: pair for name, pair in differ.items() if pair[1] is not None or name[0] not in ("model", "task")}
     if ("task", "data") in differ and not any(map(os.path.exists, differ["task", "data"][0].split(":"))):
         del differ["task", "data"]  # moved
     described = {

@@ -43,7 +43,7 @@ def test_a_used_folder_is_continued_refused_or_renamed(toy_data: Path, tmp_path:
 def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
     """Return sections of fairseq's configuration; ``changes`` are options, whatever their section."""
     sections: dict[str, dict[str, Any]] = {
-        "task": {"_name": "maelm", "data": "data"},
+        "task": {"_name": "maelm", "data": "data", "texts": 1},
         "model": {"_name": "maelm", "decoder_layers": 2, "attention": "auto"},
         "optimizer": {"_name": "fused_adamw", "lr": [0.001]},
         "optimization": {"lr": [0.001], "update_freq": [4], "max_update": 100},
@@ -63,6 +63,7 @@ def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
         ({"distributed_world_size": 2, "update_freq": [2]}, []),
         ({"max_update": 200, "attention": "plain"}, []),
         ({"decoder_layers": None}, []),
+        ({"texts": None}, []),
         ({"decoder_layers": 3}, ["decoder-layers 2 (now 3)"]),
         ({"lr": [5e-4]}, ["lr 0.001 (now 0.0005)"]),
         ({"distributed_world_size": 2}, ["batch of tokens 4096 (now 8192)"]),
