@@ -26,8 +26,10 @@ _PREDICTION = ("decoder.", "lm_head.")
 def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     """Prepare a state dictionary for strict loading, in place.
 
-    The decoder and the LM head are dropped if the model has neither (fine-tuning). Classification heads that the model
-    lacks or has in another size are dropped; heads that the checkpoint lacks keep their random weights.
+    The decoder and the LM head are dropped if the model has neither (fine-tuning). A checkpoint without a decoder, such
+    as an imported MLM, gives its encoder and LM head to a model with one, whose decoder keeps its random weights.
+    Classification heads that the model lacks or has in another size are dropped; heads that the checkpoint lacks keep
+    their random weights.
 
     Raises:
         ValueError: the checkpoint has another vocabulary, other sizes or other settings.
@@ -38,6 +40,8 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
         raise ValueError(
             "the checkpoint has no LM head because it was fine-tuned: continue pretraining from a pretrained checkpoint"
         )
+    elif model.decoder is not None and not any(key.startswith("decoder.") for key in state_dict):
+        _begin_decoder(model, state_dict)
     _fit_heads(model, state_dict)
     _check_settings(model, state_dict)
     _check_shapes(model, state_dict)
@@ -156,6 +160,22 @@ def _drop(state_dict: dict[str, Tensor], keys: list[str], reason: str) -> None:
         logger.info("dropping %s of the checkpoint (%s parameters): %s", ", ".join(parts), f"{parameters:,}", reason)
     for key in keys:
         del state_dict[key]
+
+
+def _begin_decoder(model: Any, state_dict: dict[str, Tensor]) -> None:
+    """Add a model's own decoder to a checkpoint that has none, and parts of the LM head that depend on its width."""
+    own = {key: weight for key, weight in model.state_dict().items() if key.startswith(_PREDICTION)}
+    begun = [
+        key
+        for key in own
+        if key.startswith("decoder.") or getattr(state_dict.get(key), "shape", None) != own[key].shape
+    ]
+    _drop(state_dict, [key for key in state_dict if key.startswith("lm_head.") and key not in own], "of another width")
+    state_dict.update({key: own[key] for key in begun})
+    parameters = sum(own[key].numel() for key in begun)
+    logger.info(
+        "the checkpoint has no decoder: the model's own (%s parameters) begins with random weights", f"{parameters:,}"
+    )
 
 
 def _fit_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
