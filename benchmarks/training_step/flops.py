@@ -205,7 +205,9 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]
     if decoder is not None:
         width = decoder.embed_dim
         if width != encoder.embed_dim:
-            projected = [batch.length] if model.decoder_attention == "self" else [batch.length, batch.visible]
+            projected = [predicted if model.decoder_attention == "cross" else batch.length]
+            if model.decoder_attention != "self":
+                projected.append(batch.visible)
             products += [
                 MatrixProduct("decoder", "input projection", 1, 1, sequences * rows, encoder.embed_dim, width)
                 for rows in projected
@@ -238,10 +240,10 @@ def muon_flops(model: ModelShape, steps: int = 5) -> float:
     layer with both kinds of attention has each of these matrices twice.
     """
     total = 0.0
-    for stack in (model.encoder, model.decoder):
+    for stack, attention in ((model.encoder, "self"), (model.decoder, model.decoder_attention)):
         if stack is not None:
             width, inner = stack.embed_dim, stack.ffn_embed_dim
-            both = stack is model.decoder and model.decoder_attention in ("self_cross", "causal_cross")
+            both = attention in ("self_cross", "causal_cross")
             shapes = [(width, width)] * (8 if both else 4) + [tuple(sorted((width, inner)))] * (3 if stack.gated else 2)
             total += stack.layers * sum(4 * rows**2 * columns + 2 * rows**3 for rows, columns in shapes)
     head = model.decoder.embed_dim if model.decoder is not None and model.decoder.layers else model.encoder.embed_dim
