@@ -14,23 +14,27 @@ from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
-_OF_BOTH_STACKS = ("embed_dim", "ffn_embed_dim", "attention_heads")
-
 
 def fairseq_options(model: dict[str, Any]) -> list[str]:
-    """Return the words for fairseq-train that build a model: --arch, and the options that differ from that size."""
+    """Return the words for fairseq-train that build a model: --arch, and the options that differ from their defaults.
+
+    The default of an option may follow from another one, as that of --local-rotary-base from --rotary-base.
+    """
 
     def agrees(size: dict[str, int]) -> bool:
         return all(model.get(name, number) == number for name, number in size.items() if name != "decoder_layers")
 
     arch = next((name for name, size in SIZES.items() if agrees(size)), DEFAULT_SIZE)
-    size = MaelmModelConfig(_name=arch)
-    complete_config(size)
-    defaults = vars(size) | {f"decoder_{name}": model[f"encoder_{name}"] for name in _OF_BOTH_STACKS}
+    given: dict[str, Any] = {}
+    # In the order of their declaration, in which an option is declared after those that its default follows from.
+    for name in [name for name in MaelmModelConfig.__dataclass_fields__ if name in model]:
+        config = MaelmModelConfig(_name=arch, **given)
+        complete_config(config)
+        if getattr(config, name) != model[name]:
+            given[name] = model[name]
     words = ["--arch", arch]
-    for name, value in model.items():
-        if defaults[name] != value:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    for name, value in given.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return words
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT_SETTINGS, MPNET_BUCKETS
 from fairseq_maelm.files import read_json
+from fairseq_maelm.interop.export.content import ARCHITECTURES
 from fairseq_maelm.interop.importing.source import MLM_TASK, refuse
 from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
 
@@ -17,6 +18,8 @@ _EXPECTED = {
     "tie_word_embeddings": True,
 }
 _EXPECTED_OF_MODERNBERT = {**MODERNBERT_SETTINGS, "tie_word_embeddings": True}
+# Settings that only these models read.
+_OF_SEQUENCE_CLASSIFICATION = ("classifier_pooling",)
 
 _SIZES = {
     "encoder_layers": "num_hidden_layers",
@@ -57,7 +60,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     eps = _layer_norm_eps(config)
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
         raise refuse(folder, f"layer_norm_eps is {eps!r}, not a number from {SMALLEST_EPS} to {LARGEST_EPS}")
+    named = str(config.get("architectures"))
     for name, ours in (_EXPECTED_OF_MODERNBERT if kind == "modernbert" else _EXPECTED).items():
+        if name in _OF_SEQUENCE_CLASSIFICATION and ARCHITECTURES["sequence-classification"] not in named:
+            continue
         if config.get(name, ours) != ours:
             raise refuse(folder, f"{name} is {config[name]!r}, but our encoder has {ours!r}")
     if kind == "mpnet":

@@ -138,10 +138,11 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
     """Return the content of a tokenizer.json with new numbers for all tokens; ``where`` is named in errors."""
     state = json.loads(content)
     model = state["model"]
+    _add_to_model(model, state["added_tokens"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = {token: number_of[number] for token, number in model["vocab"].items()}
     elif model.get("type") == "Unigram":
-        model["vocab"], model["unk_id"] = _renumber_unigram(model, number_of, where)
+        model["vocab"], model["unk_id"] = _renumber_unigram(model, number_of)
     else:
         raise refuse(where, f"the tokens of a tokenizer of type {model.get('type')!r} cannot be renumbered")
     for token in state["added_tokens"]:
@@ -152,13 +153,27 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
     return json.dumps(state, ensure_ascii=False, indent=2)
 
 
-def _renumber_unigram(model: dict[str, Any], number_of: dict[int, int], where: Any) -> tuple[list[Any], Any]:
+def _add_to_model(model: dict[str, Any], added: list[dict[str, Any]]) -> None:
+    """Add the added tokens to the model's vocabulary, outside of which the library tokenizers ignores their numbers."""
+    pieces = model["vocab"]
+    if isinstance(pieces, dict):
+        model["vocab"] = pieces | {token["content"]: token["id"] for token in added}
+        return
+    # Added tokens follow the pieces; a lower score than the lowest would change that of unknown text.
+    lowest = min((score for _, score in pieces), default=0.0)
+    for token in sorted(added, key=lambda token: int(token["id"])):
+        if token["id"] >= len(pieces):
+            pieces.append([token["content"], lowest])
+
+
+def _renumber_unigram(model: dict[str, Any], number_of: dict[int, int]) -> tuple[list[Any], Any]:
     """Reorder the pieces, whose numbers are their places in the list, and return them with the unknown's number."""
     pieces: dict[int, Any] = {number_of[number]: piece for number, piece in enumerate(model["vocab"])}
-    if sorted(pieces) != list(range(len(pieces))):
-        raise refuse(where, "the list of its Unigram tokenizer would have gaps after renumbering")
+    lowest = min(score for _, score in pieces.values())
+    # Rows without a token come before <mask>.
+    listed = [pieces.get(number, [f"{FILLER}{number:04d}", lowest]) for number in range(max(pieces) + 1)]
     unknown = model.get("unk_id")
-    return [pieces[number] for number in range(len(pieces))], None if unknown is None else number_of[unknown]
+    return listed, None if unknown is None else number_of[unknown]
 
 
 def _renumber_template(processor: dict[str, Any], number_of: dict[int, int], where: Any) -> dict[str, Any]:

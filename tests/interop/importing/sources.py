@@ -117,6 +117,40 @@ def roberta_folder(folder: Path, **changes: Any) -> Path:
     return save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size(), **changes)
 
 
+def rope(**bases: float) -> dict[str, Any]:
+    """Return rotary bases in the form of transformers 5."""
+    return {name: {"rope_type": "default", "rope_theta": base} for name, base in bases.items()}
+
+
+# Local attention sees half of its window on either side.
+MODERN_SIZES = {
+    "num_hidden_layers": 5,
+    "intermediate_size": 72,
+    "max_position_embeddings": 40,
+    "local_attention": 16,
+    "rope_parameters": rope(full_attention=160_000.0, sliding_attention=10_000.0),
+}
+
+
+def modernbert_folder(folder: Path, **changes: Any) -> Path:
+    """Make a folder like ModernBERT-base: special and other tokens after byte pairs, outside of the tokenizer's model.
+
+    It has more rows than tokens, and a setting of a classifier that it lacks.
+    """
+    trained = tokenizers.ByteLevelBPETokenizer()
+    trained.train_from_iterator(corpus(folder_of(folder)), vocab_size=400, show_progress=False)
+    tokenizer = trained._tokenizer
+    tokenizer.add_tokens([tokenizers.AddedToken("   ", normalized=True)])
+    special = [*BERT_SPECIAL[1:4], BERT_SPECIAL[0], BERT_SPECIAL[4]]
+    tokenizer.add_special_tokens([tokenizers.AddedToken(each, lstrip=each == "[MASK]") for each in special])
+    tokenizer.add_tokens(["[unused0]"])
+    between(tokenizer, "[CLS]", "[SEP]")
+    numbers = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "cls": "[CLS]", "sep": "[SEP]"}
+    settings = {f"{name}_token_id": tokenizer.token_to_id(token) for name, token in numbers.items()}
+    settings |= {**MODERN_SIZES, "classifier_pooling": "mean", **changes}
+    return save(folder, "ModernBert", tokenizer, tokenizer.get_vocab_size() + 13, BERT_NAMES, **settings)
+
+
 def folder_of(folder: Path) -> Path:
     """Return the path of a source's corpus, next to it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
