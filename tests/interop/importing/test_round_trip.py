@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fairseq_maelm import MaelmModel
+from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, import_model
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
@@ -83,6 +84,8 @@ def test_every_tensor_comes_back(data: Path, tmp_path: Path, case: str) -> None:
     assert bool(lost) == case.startswith("encoder as")
     assert not set(after["model"]) - set(before["model"])
     for name, tensor in after["model"].items():
+        if name == SETTINGS and (lost or heads):
+            continue  # without the settings of the decoder, which the folder has not
         assert torch.equal(tensor, before["model"][name]) and tensor.dtype == before["model"][name].dtype, name
     assert (tmp_path / "imported" / "dict.txt").read_text() == (data / "dict.txt").read_text()
     words = imported.model_options
