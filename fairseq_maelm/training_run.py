@@ -5,7 +5,6 @@ import logging
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,6 @@ def start_training(words: list[str], args: argparse.Namespace) -> None:
         return
     from fairseq_cli import train  # takes seconds
 
-    # Warnings about fairseq's use of Hydra, which users cannot change.
-    warnings.filterwarnings("ignore", r"[\s\S]*(hydra|Hydra|'config'|strict flag)", UserWarning)
     configuration = configuration_of(words[1:])
     if args.replace:
         _replace(args.output)

@@ -14,6 +14,7 @@ def mend_fairseq() -> None:
     from fairseq_maelm.fairseq_fixes.companions import keep_setup_files
     from fairseq_maelm.fairseq_fixes.exchange import mend_exchange
     from fairseq_maelm.fairseq_fixes.loading import load_as_plain_data
+    from fairseq_maelm.fairseq_fixes.log_noise import leave_out_noise
     from fairseq_maelm.fairseq_fixes.memory import keep_memory_in_training
     from fairseq_maelm.fairseq_fixes.patience import keep_patience
     from fairseq_maelm.fairseq_fixes.resuming import guard_save_folder
@@ -31,3 +32,4 @@ def mend_fairseq() -> None:
     let_tasks_stop()
     keep_setup_files()
     keep_memory_in_training()
+    leave_out_noise()

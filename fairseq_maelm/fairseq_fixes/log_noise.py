@@ -1,0 +1,37 @@
+"""Lines that fairseq writes at the start of a training and that say nothing, or say it wrongly.
+
+Reason: fairseq takes all parameters that a model lacks for one shared parameter: a model without biases gets a line for
+each of them. It logs four lines whenever batches are made, and causes warnings of other libraries that users of
+fairseq-train cannot change.
+Test: tests/fairseq_fixes/test_log_noise.py.
+"""
+
+import logging
+import warnings
+
+import torch
+from fairseq import trainer
+
+# Beginnings of warnings: of Hydra about fairseq's use of it, and of torch about fairseq's loaders and autocast.
+_WARNINGS = (
+    r"\s*The version_base parameter is not specified",
+    r"[\s\S]*(hydra|Hydra|'config'|strict flag)",
+    r"'pin_memory' argument is set as true but no accelerator is found",
+    r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated",
+)
+
+
+def _find_shared(model: torch.nn.Module) -> list[list[str]]:
+    """Return the names of each parameter that has more than one, without those that a module lacks."""
+    names: dict[torch.nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return [each for each in names.values() if len(each) > 1]
+
+
+def leave_out_noise() -> None:
+    """Make fairseq name shared parameters only, log no details of batches, and cause no known warnings."""
+    trainer._catalog_shared_params = _find_shared
+    logging.getLogger("fairseq.tasks.fairseq_task").setLevel(logging.WARNING)
+    for text in _WARNINGS:
+        warnings.filterwarnings("ignore", text)
