@@ -141,10 +141,10 @@ def device_name(text: str) -> str:
     return text
 
 
-def add_checkpoint(parser: Any, kind: str = "checkpoint") -> None:
+def add_checkpoint(parser: Any, kind: str = "checkpoint", required: bool = True) -> None:
     """Declare ``--checkpoint``: a file, a folder, or an encoder of this package."""
     parser.add_argument(
-        "--checkpoint", required=True, type=checkpoint_path, metavar="PATH",
+        "--checkpoint", required=required, type=checkpoint_path, metavar="PATH",
         help=f"{kind}: a file, the folder of a training run (its best checkpoint, or else its last), or the name of an "
         f"encoder that comes with this package",
     )  # fmt: skip

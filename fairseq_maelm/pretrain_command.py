@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from fairseq_maelm.arguments import UsageError, add_output
+from fairseq_maelm.adaptation.continued import OBJECTIVES, continue_from
+from fairseq_maelm.arguments import UsageError, add_checkpoint, add_output
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.train_command import (
     Machine,
@@ -39,7 +40,9 @@ _FP16 = {"fp16-scale-window": 256}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm pretrain``."""
-    parser.usage = "maelm pretrain DATA --output FOLDER --recipe NAME [options] [-- FAIRSEQ OPTIONS]"
+    parser.usage = (
+        "maelm pretrain DATA --output FOLDER (--recipe NAME | --checkpoint PATH) [options] [-- FAIRSEQ OPTIONS]"
+    )
     parser.description = (
         "Pretrains with fairseq-train by a recipe, whose batch size holds for any number of GPUs. The same command "
         "resumes. Options after -- are passed to fairseq-train and override the recipe. By default all GPUs of the "
@@ -52,11 +55,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", metavar="NAME", help="architecture (default: the recipe's)")
     parser.add_argument(
         "--recipe", type=recipe_type(RECIPES), metavar="NAME",
-        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: that of --arch)",
+        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: that of --arch; adapt for --checkpoint)",
+    )  # fmt: skip
+    add_checkpoint(parser, "encoder or pretrained model to continue from", required=False)
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default=OBJECTIVES[0],
+        help="with --checkpoint: MAE-LM, or MLM with BERT's 80/10/10 for an encoder without a decoder",
+    )  # fmt: skip
+    parser.add_argument(
+        "--general-data", metavar="DATA",
+        help="with --checkpoint: general text in the same vocabulary, mixed in and watched to limit forgetting",
     )  # fmt: skip
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help=f"changes to the recipe: {', '.join(_SIZES)}, or any of its options, such as lr=1e-3",
+        help=f"changes to the recipe: {', '.join(_SIZES)}, passes, or any option of fairseq-train, such as lr=1e-3",
     )  # fmt: skip
     add_machine_arguments(parser)
     add_run_arguments(parser)
@@ -71,21 +83,34 @@ def run(args: argparse.Namespace) -> None:
         )
     for index in (path for folder in folders for path in folder.glob("*.idx") if path.with_suffix(".bin").is_file()):
         read_index(str(index.with_suffix("")))
-    if args.recipe is None and args.arch is None:
-        raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch")
-    recipe = load_yaml(args.recipe or Path(args.arch.removeprefix("maelm_")), RECIPES)
-    for text in args.set:
-        name, equals, value = text.partition("=")
-        place = recipe if name in _SIZES else recipe["options"]
-        if not equals or name not in place:
-            raise UsageError(f"--set {text}: give NAME=VALUE, with NAME one of {', '.join([*_SIZES, *place])}")
-        place[name] = number_if_it_is_one(value)
-    if args.arch is not None:
-        recipe["options"]["arch"] = args.arch
+    recipe = _recipe(args)
+    if args.checkpoint is not None:
+        recipe = continue_from(recipe, args.checkpoint, folders, args.objective, args.general_data)
     visible = range(torch.cuda.device_count())
     memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
     options = train_options(recipe, machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision), memory)
     start_training([*fairseq_train(args.data, args.output, options), *args.fairseq_options], args)
+
+
+def _recipe(args: argparse.Namespace) -> dict[str, Any]:
+    """Read the recipe that the arguments name, with the changes of --set and --arch."""
+    if args.recipe is None and args.arch is None and args.checkpoint is None:
+        raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch, or --checkpoint")
+    if args.checkpoint is not None and args.arch is not None:
+        raise UsageError("--arch comes from --checkpoint: leave it out")
+    if args.checkpoint is None and (args.general_data is not None or args.objective != OBJECTIVES[0]):
+        raise UsageError("--objective and --general-data need --checkpoint")
+    by_default = Path("adapt" if args.arch is None else args.arch.removeprefix("maelm_"))
+    recipe = load_yaml(args.recipe or by_default, RECIPES)
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: give NAME=VALUE")
+        place = recipe if name in recipe and name != "options" else recipe["options"]
+        place[name.replace("_", "-")] = number_if_it_is_one(value)
+    if args.arch is not None:
+        recipe["options"]["arch"] = args.arch
+    return recipe
 
 
 def sequences_that_fit(recipe: dict[str, Any], machine: Machine, memory: float) -> int:

@@ -49,12 +49,12 @@ def start_training(words: list[str], args: argparse.Namespace) -> None:
     Raises:
         ValueError: fairseq-train does not accept the options, or the save folder holds a run with other settings.
     """
+    configuration = configuration_of(words[1:])
     if args.dry_run:
         sys.stdout.write(f"{shlex.join(words)}\n")
         return
     from fairseq_cli import train  # takes seconds
 
-    configuration = configuration_of(words[1:])
     if args.replace:
         _replace(args.output)
     else:

@@ -93,3 +93,64 @@ def test_the_epsilon_of_layer_norm_goes_all_the_way(tmp_path: Path) -> None:
     export = ["maelm", "export", "--checkpoint", saved / "checkpoint_last.pt", "--format", "maelm"]
     assert "verified" in run([*export, "--output", tmp_path / "folder"])
     assert json.loads((tmp_path / "folder" / "config.json").read_text())["layer_norm_eps"] == 1e-12
+
+
+def _modernbert(folder: Path) -> None:
+    """Save a folder like ModernBERT's with published kinds of layers: every third is global."""
+    tokenizer = sources.byte_pairs(sources.folder_of(folder), [*sources.SPECIAL], ["<mask>"])
+    sources.between(tokenizer, "<s>", "</s>")
+    sizes = {"hidden_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4, "intermediate_size": 72}
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+    settings = {**sizes, **ids, "max_position_embeddings": 200, "local_attention": 16}
+    sources.save(folder, "ModernBert", tokenizer, tokenizer.get_vocab_size(), **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["roberta", "modernbert"])
+def test_a_published_encoder_is_adapted_without_masks(family: str, tmp_path: Path) -> None:
+    """Four commands: import, prepare, pretrain, export; the result is opened by the stock class."""
+    folder = tmp_path / "source"
+    if family == "roberta":
+        sources.roberta_folder(folder)
+    else:
+        _modernbert(folder)
+    run(["maelm", "import", folder, "--output", tmp_path / "base"])
+    write_corpus(tmp_path / "text.txt", documents=30)
+    run(
+        ["maelm", "prepare", "corpus", tmp_path / "text.txt", "--vocabulary", tmp_path / "base"]
+        + ["--output", tmp_path / "data", "--valid-fraction", 0.2, "--workers", 1]
+    )
+    pretrain = ["maelm", "pretrain", tmp_path / "data", "--checkpoint", tmp_path / "base", "--gpus", 0]
+    pretrain += ["--set", "max-update=4", "batch-sequences=8", "sequences-per-gpu=8"]
+    output = run([*pretrain, "--output", tmp_path / "adapted"])
+    assert "the checkpoint has no decoder" in output and "--decoder-attention cross" in output
+    before = parameters(tmp_path / "base" / "checkpoint_best.pt")
+    after = parameters(tmp_path / "adapted" / "checkpoint_last.pt")
+    assert any(name.startswith("decoder.") for name in after)
+    moved = [
+        name for name in before if name.startswith("encoder.layers") and not torch.equal(before[name], after[name])
+    ]
+    assert len(moved) > 10
+    export = ["maelm", "export", "--checkpoint", tmp_path / "adapted", "--format", family]
+    assert "verified" in run([*export, "--output", tmp_path / "stock"])
+    model = sources.transformers.AutoModel.from_pretrained(tmp_path / "stock")
+    assert model.config.model_type == family
+    original = json.loads((folder / "config.json").read_text())
+    for name in ("local_attention", "hidden_size", "max_position_embeddings"):
+        assert getattr(model.config, name, None) == original.get(name)
+
+
+def test_continued_pretraining_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    sources.roberta_folder(tmp_path / "source")
+    import_model(tmp_path / "source", tmp_path / "base")
+    write_corpus(tmp_path / "text.txt", documents=10)
+    run(["maelm", "prepare", "corpus", tmp_path / "text.txt", "--output", tmp_path / "other", "--workers", 1]
+        + ["--vocabulary-size", 300, "--valid-fraction", 0.2])  # fmt: skip
+    pretrain = ["maelm", "pretrain", tmp_path / "other", "--output", tmp_path / "new", "--dry-run"]
+    refused = run([*pretrain, "--checkpoint", tmp_path / "base"], check=False)
+    assert "was not prepared with the vocabulary of" in refused and "maelm prepare corpus TEXT --vocabulary" in refused
+    assert "--arch comes from --checkpoint" in run(
+        [*pretrain, "--checkpoint", tmp_path / "base", "--arch", "x"], check=False
+    )
+    assert "need --checkpoint" in run([*pretrain, "--recipe", "tiny", "--objective", "mlm"], check=False)
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,74 @@
+"""Continued pretraining of a checkpoint on other text: the recipe's settings that the checkpoint decides."""
+
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
+from fairseq_maelm.data.token_files import read_index
+from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
+from fairseq_maelm.text.dictionary import load_dictionary
+
+OBJECTIVES = ("mae-lm", "mlm")
+# BERT's masking (Devlin et al., 2019), which published encoders were trained with.
+_MLM = {"masked-input": "kept", "decoder-layers": 0, "leave-unmasked-prob": 0.1, "random-token-prob": 0.1}
+# The defaults of the task maelm_adaptation and its validation on general text.
+_GENERAL = {
+    "task": "maelm_adaptation",
+    "general-ratio": 0.25,
+    "general-loss-bound": 0.1,
+    "valid-subset": "valid,general",
+}
+# Validations of a run.
+_VALIDATIONS = 20
+
+
+def continue_from(
+    recipe: dict[str, Any], path: Path, data: list[Path], objective: str, general_data: str | None
+) -> dict[str, Any]:
+    """Return a recipe for further pretraining of a checkpoint.
+
+    Args:
+        recipe: settings, with "options" of fairseq-train; see ``adapt.yaml``.
+        path: checkpoint file.
+        data: folders of the prepared text.
+        objective: one of ``OBJECTIVES``.
+        general_data: folders of general text that limit forgetting, separated by colons; None for none.
+
+    Raises:
+        ValueError: the checkpoint predicts nothing, or was trained with another vocabulary or decoder.
+    """
+    checkpoint = read_checkpoint(path)
+    if not checkpoint.predicts_masked_tokens:
+        raise ValueError(f"{path} has no LM head because it was fine-tuned: give the checkpoint from before")
+    if dictionary_fingerprint(load_dictionary(str(data[0]))) != checkpoint.vocabulary:
+        raise ValueError(
+            f"{data[0]} was not prepared with the vocabulary of {path}: run `maelm prepare corpus TEXT --vocabulary "
+            f"{path.parent} --output FOLDER`, and give this folder"
+        )
+    model = checkpoint.config.model
+    length = min(int(recipe["sequence-length"]), model.max_positions)
+    start = {"arch": "maelm", "finetune-from-model": path, "max-positions": model.max_positions}
+    options = {**recipe["options"], **_prediction(checkpoint, objective), **start}
+    recipe = {**recipe, "sequence-length": length, "options": options}
+    if general_data is not None:
+        options |= {**_GENERAL, "general-data": general_data}
+    if "max-update" not in options:
+        tokens = sum(int(read_index(str(folder / "train"))[0].sum()) for folder in data)
+        batch = int(recipe["batch-sequences"]) * length
+        options["max-update"] = max(_VALIDATIONS, round(float(recipe["passes"]) * tokens / batch))
+    interval = max(1, options["max-update"] // _VALIDATIONS)
+    return {**recipe, "options": {"validate-interval-updates": interval, "save-interval-updates": interval, **options}}
+
+
+def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
+    """Return the options that say how masked tokens are predicted, None for those that the checkpoint decides."""
+    if not checkpoint.has_decoder:
+        return _MLM if objective == "mlm" else {}
+    if objective == "mlm":
+        raise ValueError(
+            f"{checkpoint.path} predicts masked tokens by its decoder, so its encoder cannot be trained by --objective "
+            "mlm: leave the option out"
+        )
+    view = checkpoint.view
+    known = {"masked-input": view.masked_input, "encoder-mask-fraction": view.mask_fraction or None}
+    return {**known, "encoder-positions": view.positions, "decoder-layers": None, "decoder-attention": None}
