@@ -14,15 +14,19 @@ from fairseq_maelm.version import __version__
 if TYPE_CHECKING:
     from fairseq_maelm.models.hub import MaelmHubInterface
     from fairseq_maelm.models.maelm import MaelmModel
+    from fairseq_maelm.training_functions import finetune, pretrain
 
-__all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "register"]
+__all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "finetune", "pretrain", "register"]
 
-# Imported on first use, with torch and fairseq.
-_LAZY = {"MaelmHubInterface": "fairseq_maelm.models.hub", "MaelmModel": "fairseq_maelm.models.maelm"}
+# Imported on first use: the classes with torch and fairseq.
+_CLASSES = {"MaelmHubInterface": "fairseq_maelm.models.hub", "MaelmModel": "fairseq_maelm.models.maelm"}
+_FUNCTIONS = ("finetune", "pretrain")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module("fairseq_maelm.training_functions"), name)
+    if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     register()
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    return getattr(importlib.import_module(_CLASSES[name]), name)

@@ -8,6 +8,7 @@ import pytest
 from end_to_end.small import LAST, contents, results
 from end_to_end.toy import run, toy_data
 
+import fairseq_maelm
 from fairseq_maelm.training_run import after_interrupt, different_settings
 
 __all__ = ["toy_data"]
@@ -23,10 +24,16 @@ def pretrain(data: Path, folder: Path, *more: Any, lr: float = 1e-3, updates: in
     )
 
 
-def test_a_used_folder_is_continued_refused_or_renamed(toy_data: Path, tmp_path: Path) -> None:
+def test_a_used_folder_is_continued_refused_or_renamed(
+    toy_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
-    first = pretrain(toy_data, folder)
-    assert f"fairseq-train {toy_data} --user-dir " in first, "the command is shown"
+    # By the function for notebooks, whose run the command then finds complete.
+    changes = {"batch-sequences": 4, "sequence-length": 64, "sequences-per-gpu": 4, "lr": 1e-3}
+    limit = {"max_update": 3, "disable_validation": True}
+    made = fairseq_maelm.pretrain(toy_data, folder, recipe="tiny", gpus=0, set=changes, fairseq_options=limit)
+    assert made == folder
+    assert f"fairseq-train {toy_data} --user-dir " in capsys.readouterr().out, "the command is shown"
     before = contents(folder)
     assert "this run is complete after 3 updates (--max-update 3), so nothing is changed" in pretrain(toy_data, folder)
     refused = pretrain(toy_data, folder, lr=2e-3, check=False).splitlines()[-1]

@@ -47,11 +47,12 @@ class CollectSettings:
     )
     mask_prob: float = option(0.15, help="fraction of tokens to mask", group=MEASURED)
     leave_unmasked_prob: float = option(
-        0.0, help="fraction of the masked tokens to leave in place (BERT: 0.1)", group=MEASURED
+        0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)", group=MEASURED
     )
     random_token_prob: float = option(
-        0.0, help="fraction of the masked tokens to replace by random tokens (BERT: 0.1)", group=MEASURED
-    )
+        0.0, help="fraction of the predicted tokens that the encoder reads as random real tokens (BERT: 0.1)",
+        group=MEASURED,
+    )  # fmt: skip
     skip_special_tokens: bool = option(
         False, help="leave out the representations of special symbols, which the model still sees", group=MEASURED
     )

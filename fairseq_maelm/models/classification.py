@@ -41,6 +41,26 @@ def classify(
     return most_likely(scores, class_names(hub.task.label_dictionary))
 
 
+def class_probabilities(
+    hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32
+) -> list[dict[str, float]]:
+    """Predict the probabilities of all classes, in [0, 1].
+
+    Args: those of ``score_texts``.
+
+    Returns:
+        For each text the probability of each class by its name, in the order of the vocabulary of labels.
+
+    Raises:
+        ValueError: the model predicts values.
+    """
+    scores = score_texts(hub, texts, head, batch_size)
+    if len(scores) and scores.shape[1] == 1:
+        raise ValueError(f"the head {head!r} predicts values, which have no probabilities: use classify")
+    names = class_names(hub.task.label_dictionary) if len(scores) else []
+    return [dict(zip(names, row, strict=True)) for row in scores.softmax(dim=-1).tolist()]
+
+
 def score_texts(
     hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32, progress: str | None = None
 ) -> Tensor:

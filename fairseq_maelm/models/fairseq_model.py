@@ -1,6 +1,7 @@
 """The methods that fairseq and its tasks call on any model: heads, checkpoints, probabilities, the hub interface."""
 
 import logging
+import os
 from functools import partial
 from typing import Any
 
@@ -105,7 +106,7 @@ class FairseqTextModel(FairseqEncoderModel):
     @classmethod
     def from_pretrained(
         cls,
-        model_name_or_path: str,
+        model_name_or_path: str | os.PathLike[str],
         checkpoint_file: str | None = None,
         data_name_or_path: str = ".",
         **overrides: Any,

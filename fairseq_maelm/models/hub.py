@@ -17,7 +17,7 @@ from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.classification import TextLabel, classify
+from fairseq_maelm.models.classification import TextLabel, class_probabilities, classify
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.cleaning import checked_texts
@@ -28,8 +28,7 @@ from fairseq_maelm.text.truncation import special_tokens, truncate
 class MaelmHubInterface(nn.Module):
     """A model with its task and tokenizer. ``MaelmModel.from_pretrained`` returns it, ready for inference.
 
-    It moves between devices like any module: ``interface.cuda()``. Functions for downstream tasks take it as their
-    first argument; they are in the module ``hub`` of each task's package.
+    It moves between devices like any module: ``hub.cuda()``. Functions for downstream tasks take it as first argument.
 
     Args:
         config: the checkpoint's whole fairseq configuration.
@@ -213,6 +212,12 @@ class MaelmHubInterface(nn.Module):
         """Return the most likely label of each text or pair and its probability, or the value of a regression."""
         return classify(self, texts, head)
 
+    def class_probabilities(
+        self, texts: Sequence[str | Sequence[str]], head: str = "sentence_classification_head"
+    ) -> list[dict[str, float]]:
+        """Return the probabilities of all classes, by name, for each text or pair; a ValueError for a regression."""
+        return class_probabilities(self, texts, head)
+
     def _pad(self, sequences: list[np.ndarray]) -> Tensor:
         lengths = np.array([len(sequence) for sequence in sequences])
         return torch.from_numpy(pad_rows(sequences, lengths, self.dictionary.pad()))
@@ -251,7 +256,7 @@ def _some(sentences: Sequence[str]) -> Sequence[str]:
 
 
 def load(
-    folder: str, checkpoint_file: str | None = None, data_folder: str = ".", **overrides: Any
+    folder: str | os.PathLike[str], checkpoint_file: str | None = None, data_folder: str = ".", **overrides: Any
 ) -> MaelmHubInterface:
     """Load a checkpoint of pretraining or fine-tuning, ready for inference.
 
@@ -273,20 +278,14 @@ def load(
     path = os.path.join(folder, checkpoint_file)
     data = os.path.abspath(os.path.join(folder, data_folder) if data_folder.startswith(".") else data_folder)
     config, task, model = load_model(path, data, **overrides)
-    tokenizer = open_tokenizer(find_tokenizer(folder, data), task.source_dictionary)
+    tokenizer = open_tokenizer(find_tokenizer(str(folder), data), task.source_dictionary)
     return MaelmHubInterface(config, task, model, tokenizer).eval()
 
 
 def load_model(path: str, data: str, **overrides: Any) -> tuple[Any, Any, Any]:
-    """Load a checkpoint without a tokenizer.
+    """Return a checkpoint's whole configuration, its task, and its model, with an LM head if the checkpoint has one.
 
-    Args:
-        path: path of the checkpoint.
-        data: absolute path of the data folder.
-        **overrides: see ``load``.
-
-    Returns:
-        The checkpoint's whole configuration, its task and the model. A checkpoint without an LM head gets none.
+    ``data`` is the absolute path of the data folder; ``overrides`` are those of ``load``.
     """
     checkpoint = read_checkpoint(Path(path), {**overrides, "data": data})
     config = checkpoint.config

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import fairseq_maelm
 from end_to_end.toy import TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel
 from fairseq_maelm.models.classification import classify
@@ -122,6 +123,10 @@ def test_classification(topics, pretrained, tmp_path):
     assert [label for label, _ in classified] == predicted
     probabilities = torch.tensor([probability for _, probability in classified])
     torch.testing.assert_close(probabilities, logits.softmax(dim=-1).max(dim=-1).values, rtol=1e-4, atol=1e-5)
+    every = hub.class_probabilities([line[0] for line in lines])
+    assert all(list(each) == sorted(TOPICS) for each in every)
+    rows = torch.tensor([list(each.values()) for each in every])
+    torch.testing.assert_close(rows, logits.softmax(dim=-1), rtol=1e-4, atol=1e-5)
     for given in (topics.parent / "valid.tsv", topics):
         output = tmp_path / f"{given.name}.predicted"
         command = ["maelm", "predict", given, "--checkpoint", tmp_path / "checkpoint_best.pt", "--vocabulary", topics]
@@ -193,7 +198,7 @@ def test_regression(toy_data, pretrained, tmp_path):
     errors = losses(output, "valid")
     assert len(errors) == 6
 
-    hub = MaelmModel.from_pretrained(str(tmp_path / "whole"), "checkpoint_best.pt", str(task))
+    hub = MaelmModel.from_pretrained(tmp_path / "whole")
     lines = table(task)
     truth = torch.tensor([[float(line[-1])] for line in lines])
     squared = torch.nn.functional.mse_loss(hub_logits(hub, lines), truth)
@@ -202,14 +207,31 @@ def test_regression(toy_data, pretrained, tmp_path):
     values = hub.classify([line[0] for line in lines])
     assert values == pytest.approx(hub_logits(hub, lines)[:, 0].tolist(), abs=1e-5)
     assert float(squared) < float(truth.var(correction=0)), "no better than the mean"
+    with pytest.raises(ValueError, match="predicts values, which have no probabilities"):
+        hub.class_probabilities(["the sea"])
 
 
-@pytest.mark.parametrize("missing", ["task", "checkpoint"])
-def test_missing_input_is_said_before_anything_starts(missing, topics, pretrained, tmp_path):
-    task, checkpoint = (tmp_path / "no", pretrained) if missing == "task" else (topics, tmp_path / "no.pt")
-    output = run(
-        ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", tmp_path / "run", "--gpus", 0], check=False
-    )
-    expected = f"there is no {task}" if missing == "task" else f"there is no checkpoint {checkpoint}"
-    assert expected in output and "Traceback" not in output
+@pytest.mark.parametrize(
+    ("missing", "error"), [("task", ValueError), ("prepared task", RuntimeError), ("checkpoint", ValueError)]
+)
+def test_missing_input_is_said_before_anything_starts(missing, error, topics, pretrained, tmp_path, capsys):
+    task = {"task": tmp_path / "no", "prepared task": tmp_path, "checkpoint": topics}[missing]
+    checkpoint = tmp_path / "no.pt" if missing == "checkpoint" else pretrained
+    expected = {
+        "task": f"there is no {task}",
+        "prepared task": f"{tmp_path} is not a prepared task",
+        "checkpoint": f"there is no checkpoint {checkpoint}",
+    }[missing]
+    with pytest.raises(error, match=f"^(argument .*: )?{expected}"):
+        fairseq_maelm.finetune(task, checkpoint, tmp_path / "run", gpus=0)
+    assert capsys.readouterr().out.startswith("maelm finetune: error: ")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_notebook_gives_the_options_of_the_command(topics, pretrained, tmp_path, capsys):
+    command = ["maelm", "finetune", topics, "--checkpoint", pretrained, "--output", tmp_path, "--gpus", 0, "--dry-run"]
+    expected = run([*command, "--batch-size", 16, "--lr", 1e-4, "--", "--num-workers", 3, "--adam-eps", 1e-7])
+    options = {"num-workers": 3, "adam_eps": 1e-7}
+    settings = {"gpus": 0, "dry_run": True, "replace": False, "batch_size": 16, "lr": 1e-4}
+    fairseq_maelm.finetune(topics, pretrained, tmp_path, fairseq_options=options, **settings)
+    assert capsys.readouterr().out.splitlines()[-1] == expected.splitlines()[-1]

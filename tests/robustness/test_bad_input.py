@@ -1,6 +1,8 @@
 """Bad input at every door: one line says what is wrong, nothing is written, and nothing that was there is changed."""
 
+import io
 import re
+import sys
 import warnings
 from typing import Any
 
@@ -33,6 +35,14 @@ def test_good_input_is_accepted(door: str, world: World) -> None:
     """So that no case is refused for another reason than its own."""
     world.run(GOOD[door])
     world.remove_new()
+
+
+@pytest.mark.parametrize("door", ["predict", "predict tags", "predict answers", "predict prompts"])
+def test_standard_input_is_read_like_a_file(door: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, name, rest = GOOD[door].split(" ", 2)
+    content = io.BytesIO(world.path(name.strip("{}")).read_bytes())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(content))
+    assert world.run(f"{command} - {rest}") == world.run(GOOD[door])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
