@@ -15,6 +15,8 @@ from typing import NamedTuple
 from fairseq_maelm import cli
 
 _LONGEST_SECONDS = 120
+# Models of the tests take a few MB, libraries some 100.
+_MEMORY = 1500 * 2**20
 
 
 class Ended(NamedTuple):
@@ -30,21 +32,29 @@ class Ended(NamedTuple):
         return self.status in (1, 2) and line is not None and "Traceback" not in self.output
 
 
-class Child:
-    """A command in a child process, which may write files up to a limit and use ``memory`` bytes more than this one."""
+def limit_memory() -> tuple[int, int]:
+    """Let this process use 1.5 GB beyond what it uses; return its limits before."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + _MEMORY, before[1]))
+    return before
 
-    def __init__(self, words: Sequence[str], file_limit: int | None = None, memory: int | None = None) -> None:
+
+class Child:
+    """A command in a child process, which may write files up to a limit and use little memory."""
+
+    def __init__(self, words: Sequence[str], file_limit: int | None = None, little_memory: bool = False) -> None:
         reading, writing = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             os.close(reading)
-            self._become(words, writing, file_limit, memory)
+            self._become(words, writing, file_limit, little_memory)
         os.close(writing)
         self._parts: list[bytes] = []
         self._reader = threading.Thread(target=self._read, args=(reading,))
         self._reader.start()
 
-    def _become(self, words: Sequence[str], writing: int, file_limit: int | None, memory: int | None) -> None:
+    def _become(self, words: Sequence[str], writing: int, file_limit: int | None, little_memory: bool) -> None:
         status = 1
         try:
             os.setsid()
@@ -53,10 +63,8 @@ class Child:
             if file_limit is not None:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
-            if memory is not None:
-                pages = int(Path("/proc/self/statm").read_text().split()[0])
-                limit = pages * resource.getpagesize() + memory
-                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            if little_memory:
+                limit_memory()
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             cli.main(list(words))

@@ -11,15 +11,13 @@ from robustness.costly import Costly, configured, costly_files
 from robustness.world import Answer, World, call
 
 CASES = list(costly_files())
-# What a child may use beyond what it begins with. Models of the world take a few MB, libraries some 100.
-_MEMORY = 1500 * 2**20
 
 
 @pytest.fixture(scope="module")
 def complete(world: World) -> World:
     world.run("export --checkpoint {pretrained} --vocabulary {data} --output {complete} --format maelm --complete")
     for name in ("complete", "hf"):
-        ended = Child(world.words(f"import {{{name}}} --output {{new}}"), memory=_MEMORY).wait()
+        ended = Child(world.words(f"import {{{name}}} --output {{new}}"), little_memory=True).wait()
         assert ended.status == 0, "the limit leaves enough for a good folder: " + ended.output
         world.remove_new()
     return world
@@ -30,7 +28,7 @@ def test_costly_files_are_refused(case: Costly, complete: World) -> None:
     bad = complete.folder / "costly"
     case.write(complete, bad)
     try:
-        ended = Child(complete.words(case.line.replace("{bad}", "{costly}")), memory=_MEMORY).wait(40)
+        ended = Child(complete.words(case.line.replace("{bad}", "{costly}")), little_memory=True).wait(40)
         assert ended.told, f"{ended.status}: {ended.output[-1500:]}"
         last = ended.output.splitlines()[-1]
         assert re.search(case.expected, last), last

@@ -3,8 +3,9 @@
 import json
 import os
 import re
+import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fairseq_maelm.cli import main
 from fairseq_maelm.finetuning.encoder import read_encoder
 from fairseq_maelm.finetuning.prompting.task import PromptTaskConfig, complete_view
 from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
+from robustness.child import limit_memory
 from robustness.hostile import MARKER, SECRET, Hostile, expression, hostile_checkpoints
 
 # Hundreds of files at each of a dozen doors take minutes.
@@ -88,6 +90,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("hostile"))
 
 
+@pytest.fixture(autouse=True)
+def little_memory(place: Place) -> Iterator[None]:
+    """Limit the memory of every test, whose files take a few MB."""
+    before = limit_memory()
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def answer_of(call: Callable[[], Any]) -> str:
     """The message that a call ends with."""
     try:
@@ -106,6 +116,7 @@ def check(case: Hostile, answer: str, place: Place, command: str = "") -> list[s
         "was answered by several lines": "\n" in answer,
         "was answered at length": len(answer) > 600,
         "gave the secret away": "the secret" in answer,
+        "took too much memory": "memory" in answer.lower() or "--debug shows" in answer,
         "ran code": place.marker.exists(),
         "left something behind": (place.folder / "new").exists() and command != "analyze",
     }
@@ -194,6 +205,8 @@ def test_fairseq_builds_nothing_foreign(place: Place) -> None:
 
 def test_the_strings_are_live(tmp_path: Path) -> None:
     """Shows that the tests above would notice: fairseq itself evaluates options of the models that a file names."""
+    with pytest.raises(MemoryError):
+        bytearray(2 * 10**9)
     marker = tmp_path / MARKER
     config = models.MODEL_DATACLASS_REGISTRY["wav2vec2"]()
     config.conv_feature_layers = expression(marker)
