@@ -1,15 +1,13 @@
 """Conversion of weights between our names and those of the model families that are exported and imported."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Rows of RoBERTa's and MPNet's position tables in front of the first position, which is that of padding plus 1.
-POSITION_OFFSET = 2
 _POSITIONS = "embed_positions.weight"
 # Function, number and largest distance of MPNet's buckets, which transformers has fixed in its code
 # (MPNetEncoder.compute_position_bias), whatever the configuration says.
@@ -27,6 +25,11 @@ class Family:
     lm_head: dict[str, str]
     decoder: dict[str, str] = field(default_factory=dict)  # the decoder without its layers
     heads: dict[str, dict[str, str]] = field(default_factory=dict)  # the fine-tuned head of each architecture
+    # Rows of the position table in front of the first position: RoBERTa's is that of padding plus 1.
+    position_offset: int = 2
+    token_types: int = 0  # rows of the table of token types that the stock class has
+    has_pooler: bool = False  # the stock encoder has a pooler
+    eps: float | None = None  # of all LayerNorms, if it is fixed in the stock class
 
 
 _HUGGING_FACE_ENCODER = {
@@ -53,6 +56,54 @@ ROBERTA = Family(
     },
     lm_head=_LM_HEAD,
     heads=_HEADS,
+    token_types=1,
+    has_pooler=True,
+)
+# Heads that score tokens; a sequence's scores are computed in another way by each of these families.
+_TOKEN_HEADS = {name: names for name, names in _HEADS.items() if name != "sequence-classification"}
+BERT = replace(
+    ROBERTA,
+    prefix="bert.",
+    lm_head={
+        "lm_head.dense": "cls.predictions.transform.dense",
+        "lm_head.layer_norm": "cls.predictions.transform.LayerNorm",
+        "lm_head.bias": "cls.predictions.bias",
+    },
+    heads={**_TOKEN_HEADS, "sequence-classification": {"dense": "bert.pooler.dense", "out_proj": "classifier"}},
+    position_offset=0,
+    token_types=2,
+)
+ELECTRA = replace(
+    BERT,
+    prefix="electra.",
+    lm_head={
+        "lm_head.dense": "generator_predictions.dense",
+        "lm_head.layer_norm": "generator_predictions.LayerNorm",
+        "lm_head.bias": "generator_lm_head.bias",
+    },
+    heads=_TOKEN_HEADS,
+    has_pooler=False,
+)
+DISTILBERT = Family(
+    prefix="distilbert.",
+    encoder=_HUGGING_FACE_ENCODER,
+    layers="transformer.layer.{}.",
+    layer={
+        "self_attn.qkv_proj": tuple(f"attention.{name}_lin" for name in "qkv"),
+        "self_attn.out_proj": ("attention.out_lin",),
+        "self_attn_layer_norm": ("sa_layer_norm",),
+        "fc1": ("ffn.lin1",),
+        "fc2": ("ffn.lin2",),
+        "final_layer_norm": ("output_layer_norm",),
+    },
+    lm_head={
+        "lm_head.dense": "vocab_transform",
+        "lm_head.layer_norm": "vocab_layer_norm",
+        "lm_head.bias": "vocab_projector.bias",
+    },
+    heads=_TOKEN_HEADS,
+    position_offset=0,
+    eps=1e-12,
 )
 # Our own classes for transformers use MPNet's names too.
 MPNET = Family(
@@ -68,6 +119,7 @@ MPNET = Family(
         "self_attn_layer_norm": ("attention.LayerNorm",),
         **_FEED_FORWARD,
     },
+    has_pooler=True,
     lm_head={**_LM_HEAD, "lm_head.output_projection.weight": "lm_head.projection.weight"},
     decoder={
         "decoder.input_projection": "decoder.projection",
@@ -138,6 +190,9 @@ FAMILIES = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     **dict.fromkeys(("mpnet", "maelm"), MPNET),
     "modernbert": MODERNBERT,
+    "bert": BERT,
+    "distilbert": DISTILBERT,
+    "electra": ELECTRA,
 }
 
 
@@ -199,7 +254,7 @@ def weights_of_family(
     for ours, theirs in _names(family, options, architecture, head):
         tensor = state[ours].detach().float()
         if ours.endswith(_POSITIONS):
-            tensor = F.pad(tensor, (0, 0, POSITION_OFFSET, 0))
+            tensor = F.pad(tensor, (0, 0, family.position_offset, 0))
         for name, part in zip(theirs, tensor.chunk(len(theirs)), strict=True):
             full_name = prefix + name if ours.startswith("encoder.") else name
             named[full_name] = part.clone(memory_format=torch.contiguous_format)
@@ -212,15 +267,17 @@ def take_weights(
     options: Mapping[str, Any],
     architecture: str,
     head: str | None = None,
-    first_position: int = POSITION_OFFSET,
+    first_position: int | None = None,
 ) -> dict[str, Tensor]:
     """Return a family's weights under our names; other arguments are those of ``weights_of_family``.
 
     ``theirs`` has names without the prefix of models with a head; the weights that are used are removed from it.
-    ``first_position`` is the row of the position table for the first token. A missing weight raises a KeyError.
+    ``first_position`` is the row of the position table for the first token, by default the family's. A missing weight
+    raises a KeyError.
     """
+    first_row = family.position_offset if first_position is None else first_position
     state = {}
     for ours, names in _names(family, options, architecture, head):
-        tensor = torch.cat([theirs.pop(name) for name in names])
-        state[ours] = tensor[first_position:] if ours.endswith(_POSITIONS) else tensor
+        tensor = torch.cat([theirs.pop(name.removeprefix(family.prefix)) for name in names])
+        state[ours] = tensor[first_row:] if ours.endswith(_POSITIONS) else tensor
     return state

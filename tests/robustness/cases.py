@@ -7,6 +7,7 @@ A case is a name, a command line and words of the one line that answers it. Name
 import argparse
 import importlib
 import io
+import json
 import pickle
 import re
 import shutil
@@ -260,6 +261,16 @@ def _lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes], by
     return lambda content: b"".join(change(content.splitlines(keepends=True)))
 
 
+def _configured(**changes: Any) -> Damage:
+    """Change config.json; None removes an entry."""
+
+    def change(content: bytes) -> bytes:
+        settings = {**json.loads(content), **changes}
+        return json.dumps({name: value for name, value in settings.items() if value is not None}).encode()
+
+    return _at("config.json", change)
+
+
 _SPM = "sentencepiece.bpe.model"
 _FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
     "data": {
@@ -314,6 +325,14 @@ _FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         "no-tokenizer": (_without("tokenizer.json"), "token"),
         "tokenizer-text": (_at("tokenizer.json", lambda content: b"text"), "token"),
         "tokenizer-deep": (_at("tokenizer.json", lambda content: b"[" * 200_000), "token"),
+        "deberta": (_configured(model_type="deberta-v2"), "multiplies queries and keys with embeddings of relative"),
+        "albert": (_configured(model_type="albert"), "its layers share their weights"),
+        "electra-small": (_configured(model_type="electra", embedding_size=8), "its embeddings have width 8"),
+        "bert-without-its-weights": (
+            _configured(model_type="bert", relative_attention_buckets="none"),
+            "its weights lack encoder.layer.0",
+        ),
+        "distilbert-without-layers": (_configured(model_type="distilbert", num_hidden_layers=None), "num_hidden_lay"),
     },
 }
 _FOLDER_DOORS = {

@@ -2,9 +2,22 @@
 
 from typing import Any
 
-from fairseq_maelm.checkpoints.weight_names import MODERNBERT_SETTINGS, POSITION_OFFSET
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT_SETTINGS
 from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES, Content
 from fairseq_maelm.interop.export.source import Source
+
+# Settings that a family names differently, by their common names.
+SETTING_NAMES = {
+    "distilbert": {
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+    }
+}
 
 
 def configuration(source: Source, content: Content) -> dict[str, Any]:
@@ -31,12 +44,16 @@ def configuration(source: Source, content: Content) -> dict[str, Any]:
             "hidden_act": "gelu",
             "hidden_dropout_prob": config.dropout,
             "attention_probs_dropout_prob": config.attention_dropout,
-            "max_position_embeddings": config.max_positions + POSITION_OFFSET,
+            "max_position_embeddings": config.max_positions + FAMILIES[content.format].position_offset,
             "layer_norm_eps": config.layer_norm_eps,
             "relative_attention_num_buckets": config.relative_num_buckets,
         }
-    if content.format == "roberta":
-        settings["type_vocab_size"] = 1
+    other_names = SETTING_NAMES.get(content.format, {})
+    settings = {other_names.get(name, name): value for name, value in settings.items()}
+    if FAMILIES[content.format].token_types:
+        settings["type_vocab_size"] = FAMILIES[content.format].token_types
+    if content.format == "electra":
+        settings["embedding_size"] = config.encoder_embed_dim
     elif content.format == "maelm":
         settings |= _maelm_settings(source, content)
     if content.labels is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.checkpoints.weight_names import MPNET_BUCKETS
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, MPNET_BUCKETS
 from fairseq_maelm.files import read_json
 from fairseq_maelm.interop.agreement import STATES, scores_of
 from fairseq_maelm.interop.export.source import Source
@@ -19,7 +19,15 @@ from fairseq_maelm.text.dictionary import class_names
 logger = logging.getLogger(__name__)
 
 # Format -> start of its class names; architecture -> end of the class name.
-FORMATS = {"mpnet": "MPNet", "roberta": "Roberta", "modernbert": "ModernBert", "maelm": "Maelm"}
+FORMATS = {
+    "mpnet": "MPNet",
+    "roberta": "Roberta",
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "modernbert": "ModernBert",
+    "maelm": "Maelm",
+}
 ARCHITECTURES = {
     "encoder": "Model",
     "masked-lm": "ForMaskedLM",
@@ -91,6 +99,14 @@ def obstacles(source: Source, content: Content) -> list[str]:
     found = _obstacles_of_positions(source.options, content.format)
     if content.architecture == "masked-lm":
         found += _obstacles_of_prediction(source, content.format)
+    family = FAMILIES[content.format]
+    if family.eps is not None and source.options.layer_norm_eps != family.eps:
+        found.append(
+            f"its LayerNorms add {source.options.layer_norm_eps} to the variance, but those of "
+            f"{FORMATS[content.format]} always add {family.eps}"
+        )
+    if content.head is not None and content.architecture not in family.heads:
+        found.append(f"{content.class_name} computes scores in another way than our head")
     head = None if content.head is None else source.model.classification_heads[content.head]
     if isinstance(head, ClassificationHead) and head.dense.out_features != head.dense.in_features:
         found.append(f"the head {content.head!r} has a dense layer whose width is not the model's")
@@ -106,8 +122,8 @@ def _obstacles_of_positions(config: Any, form: str) -> list[str]:
             f"its relative positions are {buckets[0]} buckets {buckets[1]}/{buckets[2]}, but transformers' MPNet "
             "always computes T5's 32/128, whatever its configuration says, so its results would be wrong"
         ]
-    if form == "roberta" and buckets[0] != "none":
-        return ["it has a relative position bias, but RoBERTa has absolute positions only"]
+    if form not in ("mpnet", "maelm", "modernbert") and buckets[0] != "none":
+        return [f"it has a relative position bias, but {FORMATS[form]} has absolute positions only"]
     if config.local_attention and form != "modernbert":
         return [f"its layers have local attention, but those of {FORMATS[form]} have not"]
     if (config.positions == "rotary") != (form == "modernbert"):

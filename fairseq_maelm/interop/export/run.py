@@ -59,10 +59,11 @@ class ExportSettings:
     format: str = option(
         type=_format,
         choices=(*FORMATS, "fairseq"),
-        help="format of the folder. mpnet (for T5's buckets 32/128), roberta (for --relative-buckets none) and "
-        "modernbert (for the architectures maelm_modern_*) are stock models of transformers; maelm is for all models "
-        "except modern ones, with their code in the folder (trust_remote_code=True) or after `import "
-        "fairseq_maelm.hf`; fairseq is a checkpoint without the optimizer's state, with its vocabulary",
+        help="format of the folder. mpnet (for T5's buckets 32/128), roberta, bert, distilbert and electra (for "
+        "--relative-buckets none) and modernbert (for the architectures maelm_modern_*) are stock models of "
+        "transformers; maelm is for all models except modern ones, with their code in the folder "
+        "(trust_remote_code=True) or after `import fairseq_maelm.hf`; fairseq is a checkpoint without the optimizer's "
+        "state, with its vocabulary",
     )
     averaged_weights: bool = option(False, help="export of the average of the weights that --store-ema kept")
     architecture: str | None = option(
@@ -192,10 +193,10 @@ def model_weights(source: Source, content: Content) -> dict[str, Tensor]:
     state: dict[str, Any] = source.model.state_dict()
     family, width = FAMILIES[content.format], source.options.encoder_embed_dim
     weights = weights_of_family(state, family, source.options, content.architecture, content.head)
-    if content.format == "roberta":
+    if family.token_types:
         prefix = "" if content.architecture == "encoder" else family.prefix
-        weights[f"{prefix}embeddings.token_type_embeddings.weight"] = torch.zeros(1, width)
-    if content.format in ("mpnet", "roberta") and content.architecture == "encoder":
+        weights[f"{prefix}embeddings.token_type_embeddings.weight"] = torch.zeros(family.token_types, width)
+    if family.has_pooler and content.format != "maelm" and content.architecture == "encoder":
         # Stock encoders have a pooler, and ours does not; this one is tanh alone.
         weights |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
     return weights

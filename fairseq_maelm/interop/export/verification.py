@@ -1,6 +1,6 @@
 """Comparison of an exported folder, as transformers opens it, with its checkpoint."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,17 @@ from fairseq_maelm.interop.export.tokenizer import check_strings, has_ties
 from fairseq_maelm.interop.hard_strings import HARD_STRINGS, MAY_DIFFER
 from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
+
+# Classes whose LM head can be computed for some tokens alone: scores at all tokens of a long sequence would take
+# gigabytes with a large vocabulary.
+_LM_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    **dict.fromkeys(
+        ("RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM", "MPNetForMaskedLM"),
+        lambda model, states: model.lm_head(states),
+    ),
+    "BertForMaskedLM": lambda model, states: model.cls(states),
+    "ModernBertForMaskedLM": lambda model, states: model.decoder(model.head(states)),
+}
 
 
 def verify_model(source: Source, content: Content, folder: Path) -> list[Agreement]:
@@ -53,10 +64,8 @@ def transformers_outputs(
     states = encoder(**inputs).last_hidden_state
     if architecture == "encoder":
         return {STATES: states}
-    if architecture == "masked-lm" and type(whole).__name__ != "MaelmForMaskedLM":
-        # Scores at all tokens of a long sequence would take gigabytes with a large vocabulary.
-        asked = states[tokens == mask]
-        scores = whole.lm_head(asked) if hasattr(whole, "lm_head") else whole.decoder(whole.head(asked))
+    if architecture == "masked-lm" and type(whole).__name__ in _LM_HEADS:
+        scores = _LM_HEADS[type(whole).__name__](whole, states[tokens == mask])
         return {STATES: states, scores_of(architecture): scores}
     output = whole(**inputs)
     if architecture == "question-answering":

@@ -11,8 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm import``."""
     parser.description = (
         "Converts a masked language model to a checkpoint and a vocabulary for fairseq: Hugging Face folders with the "
-        "architecture of RoBERTa, MPNet or ModernBERT, and checkpoints of fairseq's RoBERTa. The result is compared "
-        "with the source before it gets its name; a model that cannot be converted exactly is refused. It "
+        "architecture of BERT, RoBERTa, MPNet or ModernBERT, and checkpoints of fairseq's RoBERTa. The result is "
+        "compared with the source before it gets its name; a model that cannot be converted exactly is refused. It "
         "restores the checkpoint in a folder of `maelm export --complete`."
     )
     parser.add_argument(

@@ -1,6 +1,7 @@
-"""Hugging Face folders with the architecture of RoBERTa, MPNet or ModernBERT as sources."""
+"""Hugging Face folders with the architecture of BERT, RoBERTa, MPNet or ModernBERT as sources."""
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
 from fairseq_maelm.files import read_json, refuse_special_files, sha256_of
 from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES
 from fairseq_maelm.interop.export.verification import transformers_outputs
-from fairseq_maelm.interop.importing.huggingface_config import first_position, model_options, read_config, task_options
+from fairseq_maelm.interop.importing.huggingface_config import (
+    model_options,
+    padding,
+    position_offset,
+    read_config,
+    task_options,
+)
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse
 
@@ -21,19 +28,29 @@ logger = logging.getLogger(__name__)
 _WEIGHT_FILES = tuple(
     name + ending for name in ("model.safetensors", "pytorch_model.bin") for ending in ("", ".index.json")
 )
-# Buffers that old versions saved, and the pooler, which masked language models do not train.
-_NOT_NEEDED = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.weight", "pooler.dense.bias")
+_OLD_NAMES = {"gamma": "weight", "beta": "bias"}
+_OF_DISCRIMINATOR = ("dense", "dense_prediction")
+# Buffers that old versions saved, and heads that masked language models do not use: the pooler, the prediction of the
+# next sentence and ELECTRA's of replaced tokens.
+_NOT_NEEDED = (
+    *("embeddings.position_ids", "embeddings.token_type_ids"),
+    *("pooler.dense.weight", "pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias"),
+    *(f"discriminator_predictions.{name}.{kind}" for name in _OF_DISCRIMINATOR for kind in ("weight", "bias")),
+)
 _TIED = {
     "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
     "lm_head.decoder.bias": "lm_head.bias",
     "decoder.weight": "embeddings.tok_embeddings.weight",
+    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+    "vocab_projector.weight": "embeddings.word_embeddings.weight",
+    "generator_lm_head.weight": "embeddings.word_embeddings.weight",
 }
-# Architecture -> a weight that only it has, and the head's name in the task of its kind.
-_DISTINCTIVE = {
-    "masked-lm": ("lm_head.dense.weight", None),
-    "sequence-classification": ("classifier.dense.weight", "sentence_classification_head"),
-    "token-classification": ("classifier.weight", "tagging_head"),
-    "question-answering": ("qa_outputs.weight", "span_head"),
+# Architecture -> the head's name in the task of its kind.
+_HEAD_NAMES = {
+    "sequence-classification": "sentence_classification_head",
+    "token-classification": "tagging_head",
+    "question-answering": "span_head",
 }
 
 
@@ -42,10 +59,10 @@ def open_folder(folder: Path) -> Source:
     refuse_special_files(folder.iterdir())
     config = read_config(folder)
     theirs, files = read_weights(folder)
-    architecture = _architecture(config, theirs)
-    head = _DISTINCTIVE.get(architecture, ("", None))[1]
+    architecture = _architecture(folder, config, theirs)
+    head = _HEAD_NAMES.get(architecture)
     weights = convert_weights(folder, config, theirs, architecture, head)
-    rows, pad = len(weights["encoder.embed_tokens.weight"]), first_position(config) - 1
+    rows, pad = len(weights["encoder.embed_tokens.weight"]), padding(config)
     vocabulary = read_vocabulary(folder, rows, pad)
 
     from fairseq_maelm.hf import open_pretrained  # imports transformers
@@ -69,14 +86,15 @@ def open_folder(folder: Path) -> Source:
     )
 
 
-def _architecture(config: dict[str, Any], theirs: dict[str, Tensor]) -> str:
-    """Infer the architecture from the weights or, for ModernBERT's heads, which look alike, from the configuration."""
-    if config["model_type"] != "modernbert":
-        return next((name for name, (weight, _) in _DISTINCTIVE.items() if weight in theirs), "encoder")
-    if "classifier.weight" in theirs:
-        named = str(config.get("architectures"))
-        return next((name for name, ending in ARCHITECTURES.items() if f"{ending}'" in named), "encoder")
-    return "masked-lm" if "decoder.bias" in theirs else "encoder"
+def _architecture(folder: Path, config: dict[str, Any], theirs: dict[str, Tensor]) -> str:
+    """Infer the architecture from the LM head's weights or, as other heads look alike, from the configuration."""
+    family, named = FAMILIES[config["model_type"]], str(config.get("architectures"))
+    if family.lm_head["lm_head.bias"] in theirs:
+        return "masked-lm"
+    found = next((name for name in _HEAD_NAMES if f"{ARCHITECTURES[name]}'" in named), "encoder")
+    if found != "encoder" and found not in family.heads:
+        raise refuse(folder, f"its head for {found} computes scores in another way than ours")
+    return found
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
@@ -101,7 +119,12 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
         weights |= _read_file(file)
     prefixes = sorted({family.prefix for family in FAMILIES.values()})
     bases = {each: next((prefix for prefix in prefixes if each.startswith(prefix)), "") for each in weights}
-    return {each.removeprefix(bases[each]): weight.float() for each, weight in weights.items()}, files
+    return {_current(each.removeprefix(bases[each])): weight.float() for each, weight in weights.items()}, files
+
+
+def _current(name: str) -> str:
+    """Return the present name of a weight; the first BERTs have TensorFlow's names of LayerNorm's."""
+    return re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: f"LayerNorm.{_OLD_NAMES[old[1]]}", name)
 
 
 def _read_file(file: Path) -> dict[str, Tensor]:
@@ -133,7 +156,7 @@ def convert_weights(
         if weight is not None and not torch.equal(weight, theirs.setdefault(other, weight)):
             raise refuse(folder, f"{name} differs from {other}, but our LM head has one tensor for both")
     try:
-        ours = take_weights(theirs, family, options, architecture, head, first_position(config))
+        ours = take_weights(theirs, family, options, architecture, head, position_offset(config))
     except KeyError as error:
         raise refuse(folder, f"its weights lack {error.args[0]}") from error
     for name in _NOT_NEEDED:

@@ -1,10 +1,12 @@
 """The configuration of a Hugging Face folder: its check and its conversion to our options."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT_SETTINGS, MPNET_BUCKETS
 from fairseq_maelm.files import read_json
+from fairseq_maelm.interop.export.configuration import SETTING_NAMES
 from fairseq_maelm.interop.export.content import ARCHITECTURES
 from fairseq_maelm.interop.importing.source import MLM_TASK, refuse
 from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
@@ -16,6 +18,17 @@ _EXPECTED = {
     "is_decoder": False,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
+}
+# Models of this kind that our encoder cannot compute.
+_OTHER_MODELS = {
+    "roberta-prelayernorm": "its LayerNorms are before the sub-layers, but RoBERTa's and ours are after them",
+    "xlm-roberta-xl": "its LayerNorms are before the sub-layers, but ours are after them",
+    **dict.fromkeys(
+        ("deberta", "deberta-v2"),
+        "its attention multiplies queries and keys with embeddings of relative positions, and ours does not",
+    ),
+    "albert": "its layers share their weights, and its embeddings are projected",
+    **dict.fromkeys(("longformer", "big_bird"), "its attention is sparse in another way than ours"),
 }
 _EXPECTED_OF_MODERNBERT = {**MODERNBERT_SETTINGS, "tie_word_embeddings": True}
 # Settings that only these models read.
@@ -52,11 +65,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no config.json in {folder}: give a folder that save_pretrained wrote")
     config = read_json(path)
     kind = config.get("model_type")
-    if kind == "roberta-prelayernorm":
-        raise refuse(folder, "its LayerNorms are before the sub-layers, but RoBERTa's and ours are after them")
+    common_names = {theirs: common for common, theirs in SETTING_NAMES.get(str(kind), {}).items()}
+    config = {common_names.get(name, name): value for name, value in config.items()}
+    if kind in _OTHER_MODELS:
+        raise refuse(folder, f"model_type is {kind!r}: {_OTHER_MODELS[kind]}")
     if kind not in FAMILIES:
         raise refuse(folder, f"model_type {kind!r} is not one of {', '.join(FAMILIES)}")
-    check_numbers(folder, config, "config.json")
+    _check_sizes(folder, config)
     eps = _layer_norm_eps(config)
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
         raise refuse(folder, f"layer_norm_eps is {eps!r}, not a number from {SMALLEST_EPS} to {LARGEST_EPS}")
@@ -66,11 +81,15 @@ def read_config(folder: Path) -> dict[str, Any]:
             continue
         if config.get(name, ours) != ours:
             raise refuse(folder, f"{name} is {config[name]!r}, but our encoder has {ours!r}")
-    if kind == "mpnet":
-        _check_mpnet(folder, config)
-    if kind == "modernbert":
-        _check_modernbert(folder, config)
+    _OF_FAMILY.get(kind, lambda folder, config: None)(folder, config)
     return config
+
+
+def _check_sizes(folder: Path, config: dict[str, Any]) -> None:
+    check_numbers(folder, config, "config.json")
+    for name in (*_SIZES.values(), "max_position_embeddings"):
+        if config.get(name) is None:
+            raise refuse(folder, f"config.json has no {name}")
 
 
 def check_numbers(folder: Path, settings: dict[str, Any], file: str) -> None:
@@ -86,6 +105,9 @@ def check_numbers(folder: Path, settings: dict[str, Any], file: str) -> None:
 
 def _layer_norm_eps(config: dict[str, Any]) -> Any:
     # The defaults are those of transformers.
+    fixed = FAMILIES[config["model_type"]].eps
+    if fixed is not None:
+        return fixed
     if config["model_type"] == "modernbert":
         return config.get("norm_eps", 1e-5)
     return config.get("layer_norm_eps", 1e-12)
@@ -117,6 +139,23 @@ def _check_modernbert(folder: Path, config: dict[str, Any]) -> None:
             "its layers with local attention are not those of our encoder, which has it in all except the first of "
             "every so many",
         )
+
+
+def _check_electra(folder: Path, config: dict[str, Any]) -> None:
+    width = config.get("embedding_size", 128)
+    if width != config["hidden_size"]:
+        raise refuse(
+            folder,
+            f"its embeddings have width {width} and its layers {config['hidden_size']}, but our encoder has no "
+            "projection between them",
+        )
+
+
+_OF_FAMILY: dict[Any, Callable[[Path, dict[str, Any]], None]] = {
+    "mpnet": _check_mpnet,
+    "modernbert": _check_modernbert,
+    "electra": _check_electra,
+}
 
 
 def _local_layers(config: dict[str, Any]) -> list[bool]:
@@ -161,7 +200,7 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
             "global_every": _global_every(local),
         }
         return options if window // 2 >= positions - 1 else options | {"local_attention": window}
-    options["max_positions"] = int(config["max_position_embeddings"]) - first_position(config)
+    options["max_positions"] = int(config["max_position_embeddings"]) - position_offset(config)
     function, number, distance = MPNET_BUCKETS
     if config["model_type"] != "mpnet":
         function = str(config.get("relative_attention_buckets", "none"))
@@ -188,6 +227,14 @@ def task_options(config: dict[str, Any]) -> dict[str, Any]:
     return MLM_TASK
 
 
-def first_position(config: dict[str, Any]) -> int:
-    """Return the row of the position table for the first token, which is that of padding plus 1."""
-    return int(config.get("pad_token_id", 50_283 if config["model_type"] == "modernbert" else 1)) + 1
+def padding(config: dict[str, Any]) -> int:
+    """Return the model's number of the padding symbol; the defaults are those of transformers."""
+    default = (
+        50_283 if config["model_type"] == "modernbert" else 1 if FAMILIES[config["model_type"]].position_offset else 0
+    )
+    return int(config.get("pad_token_id", default))
+
+
+def position_offset(config: dict[str, Any]) -> int:
+    """Return the row of the position table for the first token: 0, or that of padding plus 1 as in RoBERTa."""
+    return padding(config) + 1 if FAMILIES[config["model_type"]].position_offset else 0

@@ -241,7 +241,7 @@ def test_one_of_several_heads_is_chosen_by_name(data: Path, tmp_path: Path) -> N
             {**MPNET_BUCKETS, "heads": ("tags",)},
             "no LM head, because it was fine",
         ),
-        ({"format": "roberta"}, {}, "RoBERTa has absolute positions only.*--format maelm holds it"),
+        ({"format": "roberta"}, {}, "Roberta has absolute positions only.*--format maelm holds it"),
         ({"format": "modernbert"}, {}, "its layers are post_norm: .*--format maelm holds it"),
         ({"format": "maelm"}, {"layer": "modern", "positions": "rotary"}, "its layers are modern: --format modernbert"),
         ({"averaged_weights": True}, {}, "holds no average of the weights: it was not trained with --store-ema"),

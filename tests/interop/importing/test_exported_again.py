@@ -17,13 +17,14 @@ from fairseq_maelm.text.imported import TOKENIZER_FILE
 
 from . import sources
 from .sources import transformers
-from .test_import import FOLDERS, MASKED, MOVED, TEXT
+from .test_import import FOLDERS, MASKED, MOVED, TEXT, UNNAMED_ROWS
 
-pytest.importorskip("safetensors")
+load_file = pytest.importorskip("safetensors.torch").load_file
 
 # Source and format; only MPNet has the relative positions of the format mpnet.
 CASES = [("roberta", "maelm"), ("early", "maelm"), ("bert_vocabulary", "maelm"), ("mpnet", "maelm"), ("mpnet", "mpnet")]
-CASES += [("outside", "roberta"), ("unigram", "roberta"), ("modernbert", "modernbert")]
+CASES += [("outside", "roberta"), ("unigram", "roberta"), ("modernbert", "modernbert"), ("a_bert", "bert")]
+CASES += [("distilbert", "distilbert"), ("electra", "electra")]
 # Short enough for the 40 positions of the sources.
 TEXTS = [text for text in HARD_STRINGS if len(text.encode("utf-8")) < 30] + [TEXT, MASKED]
 
@@ -37,6 +38,26 @@ def there_and_back(source: Path, tmp_path: Path, form: str = "maelm", **settings
 
 def tokenizer_of(folder: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def assert_equal_weights(source: Path, folder: Path, before: Any, after: Any) -> None:
+    """Check that weights are equal bit by bit, rows of the vocabulary by the names of their tokens."""
+    theirs, ours = (load_file(place / "model.safetensors") for place in (source, folder))
+    # The row of token type 0 is a part of the positions.
+    in_positions = ("position_embeddings.weight", "token_type_embeddings.weight")
+    names = [name for name in theirs if not name.endswith(in_positions)]
+    assert len(names) > 20 and set(names) == {name for name in ours if not name.endswith(in_positions)}
+    tokens = sorted(before.get_vocab())
+    for name in names:
+        tables = theirs[name], ours[name]
+        if len(theirs[name]) == len(theirs[word_embeddings(theirs)]):
+            numbers = (tokenizer.convert_tokens_to_ids(tokens) for tokenizer in (before, after))
+            tables = tuple(table[each] for table, each in zip(tables, numbers, strict=True))
+        assert torch.equal(*tables), name
+
+
+def word_embeddings(weights: dict[str, torch.Tensor]) -> str:
+    return next(name for name in weights if name.endswith(("word_embeddings.weight", "tok_embeddings.weight")))
 
 
 @pytest.mark.parametrize(("kind", "form"), CASES, ids=lambda each: each)
@@ -74,11 +95,13 @@ def test_a_folder_comes_back_with_its_tokenizer(kind: str, form: str, tmp_path: 
     assert states[0].std() > 0.1
     torch.testing.assert_close(states[1], states[0], rtol=0, atol=1e-5)
 
+    if done.content.format == json.loads((source / "config.json").read_text())["model_type"]:
+        assert_equal_weights(source, folder, before, after)
     import_model(folder, tmp_path / "again")
     first, second = (torch.load(tmp_path / name / CHECKPOINT_FILE)["model"] for name in ("imported", "again"))
     assert first.keys() == second.keys()
     # Rows without a token are named after their numbers in the source, which differ here.
-    other = {"_extra_state"} if kind in MOVED and kind != "early" else set()
+    other = {"_extra_state"} if kind in UNNAMED_ROWS else set()
     assert {name for name, tensor in first.items() if not torch.equal(tensor, second[name])} == other
     if not other:
         assert (tmp_path / "again" / "dict.txt").read_text() == (imported / "dict.txt").read_text()

@@ -62,6 +62,21 @@ def unigram(folder: Path) -> Path:
     return sources.save(folder, "Camembert", tokenizer, tokenizer.get_vocab_size() + 3, type_vocab_size=1)
 
 
+def bert(folder: Path, family: str = "Bert", **changes: Any) -> Path:
+    """Make a folder like bert-base, with WordPiece, its numbers and two token types."""
+    tokenizer = sources.word_pieces(sources.folder_of(folder), sources.BERT_SPECIAL, [])
+    sizes = {"pad_token_id": 0, "max_position_embeddings": 40, "layer_norm_eps": 1e-12, **changes}
+    return sources.save(folder, family, tokenizer, tokenizer.get_vocab_size(), sources.BERT_NAMES, **sizes)
+
+
+def distilbert(folder: Path) -> Path:
+    return bert(folder, "DistilBert", dim=48, n_layers=2, n_heads=4, hidden_dim=96)
+
+
+def electra(folder: Path) -> Path:
+    return bert(folder, "Electra", embedding_size=48)
+
+
 FOLDERS = {
     "roberta": sources.roberta_folder,
     "early": early_mask,
@@ -71,9 +86,14 @@ FOLDERS = {
     "outside": added_outside,
     "unigram": unigram,
     "modernbert": sources.modernbert_folder,
+    "a_bert": bert,
+    "distilbert": distilbert,
+    "electra": electra,
 }
 # The sources whose tokens get other numbers.
-MOVED = ("early", "bert_vocabulary", "outside", "unigram", "modernbert")
+MOVED = ("early", "bert_vocabulary", "outside", "unigram", "modernbert", "a_bert", "distilbert", "electra")
+# Those with rows that have no token, or a token that is white space.
+UNNAMED_ROWS = ("bert_vocabulary", "outside", "unigram", "modernbert")
 
 
 @pytest.fixture(scope="module", params=FOLDERS)
@@ -174,6 +194,27 @@ def test_old_files_shards_and_half_precision_are_read(half: torch.dtype, tmp_pat
     weights = torch.load(tmp_path / "imported" / CHECKPOINT_FILE, weights_only=True)["model"]
     expected = state["roberta.encoder.layer.1.output.dense.weight"].float()
     assert torch.equal(weights["encoder.layers.1.fc2.weight"], expected)
+
+
+def test_berts_of_the_first_versions_are_read(tmp_path: Path) -> None:
+    """They have TensorFlow's names of LayerNorm's weights and, as published, a head for the next sentence."""
+    folder = bert(tmp_path / "source")
+    config = transformers.AutoConfig.from_pretrained(folder)
+    weights = transformers.BertForPreTraining(config).state_dict()
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for new, name in old.items():
+        weights = {each.replace(new, name): weight for each, weight in weights.items()}
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    imported = import_model(folder, tmp_path / "imported")
+    assert [each.what for each in imported.agreements] == ["hidden states", "masked-lm scores"]
+
+
+def test_a_discriminator_is_imported_as_encoder(tmp_path: Path) -> None:
+    folder = electra(tmp_path / "source")
+    transformers.ElectraForPreTraining(transformers.AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+    imported = import_model(folder, tmp_path / "imported")
+    assert [each.what for each in imported.agreements] == ["hidden states"]
 
 
 def test_an_encoder_without_head_is_imported_alone(tmp_path: Path) -> None:
@@ -299,7 +340,7 @@ def refused(folder: Path, output: Path, match: str, data: Any = None) -> None:
         ({"is_decoder": True}, "decoder"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"model_type": "roberta-prelayernorm"}, "LayerNorms are before"),
-        ({"model_type": "bert"}, "model_type 'bert' is not one of"),
+        ({"model_type": "t5"}, "model_type 't5' is not one of"),
         ({"pad_token_id": 2}, "padding is 1 in its tokenizer, but 2"),
         ({"num_hidden_layers": 3}, "weights lack encoder.layer.2"),
         ({"num_hidden_layers": 1}, "no place for 16 of its weights"),

@@ -21,6 +21,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MPNET = {"relative_num_buckets": 32, "relative_max_distance": 128}
+BERT = {"relative_buckets": "none", "decoder_layers": 0}
 MODERN = {"layer": "modern", "positions": "rotary", "relative_buckets": "none", "rotary_base": 10_000}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     "encoder as mpnet": ("mpnet", {}, MPNET, ()),
@@ -60,6 +61,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = 
     ),
     "tags as modernbert": ("modernbert", {"_name": "maelm_tagging"}, MODERN, ("tagging_head",)),
     "answers as modernbert": ("modernbert", {"_name": "maelm_squad"}, MODERN, ("span_head",)),
+    "mlm as bert": ("bert", {"masked_input": "kept"}, BERT, ()),
+    "encoder as bert": ("bert", {}, {"relative_buckets": "none"}, ()),
+    "classes as bert": ("bert", {"_name": "sentence_prediction"}, BERT, ("sentence_classification_head",)),
+    "tags as bert": ("bert", {"_name": "maelm_tagging"}, BERT, ("tagging_head",)),
+    "answers as electra": ("electra", {"_name": "maelm_squad"}, BERT, ("span_head",)),
+    "mlm as distilbert": ("distilbert", {"masked_input": "kept"}, {**BERT, "layer_norm_eps": 1e-12}, ()),
+    "encoder as electra": ("electra", {}, {"relative_buckets": "none"}, ()),
     "classes": ("maelm", {"_name": "sentence_prediction"}, {}, ("sentence_classification_head",)),
     "classes as mpnet": ("mpnet", {"_name": "sentence_prediction"}, MPNET, ("sentence_classification_head",)),
     "tags": ("maelm", {"_name": "maelm_tagging"}, {}, ("tagging_head",)),
@@ -91,7 +99,7 @@ def test_every_tensor_comes_back(data: Path, tmp_path: Path, case: str) -> None:
     words = imported.model_options
     assert "False" not in words and ("--share-decoder-positions" in words) == (case == "shared positions")
     assert ("--decoder-embed-dim" in words) == (case == "narrow decoder")
-    assert ("--layer-norm-eps" in words) == case.startswith("another epsilon")
+    assert ("--layer-norm-eps" in words) == ("layer_norm_eps" in model)
     assert after["cfg"]["model"]["layer_norm_eps"] == model.get("layer_norm_eps", 1e-5)
     assert ("--local-rotary-base" in words) == (case == "two rotary bases")
     if not heads and not lost:
