@@ -21,7 +21,7 @@ from fairseq_maelm.train_command import (
     number_if_it_is_one,
     recipe_type,
 )
-from fairseq_maelm.training_run import add_run_arguments, after_interrupt, start_training
+from fairseq_maelm.training_run import add_run_arguments, after_interrupt, end_training, start_training
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> None:
     memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
     options = train_options(recipe, machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision), memory)
     start_training([*fairseq_train(args.data, args.output, options), *args.fairseq_options], args)
+    end_training(args, f"maelm fill --checkpoint {args.output} 'A text with a <mask>.'")
 
 
 def _recipe(args: argparse.Namespace) -> dict[str, Any]:

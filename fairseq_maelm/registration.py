@@ -40,9 +40,11 @@ def register() -> None:
         # These import fairseq.
         from fairseq_maelm.checkpoints.plain_data import allow_namespaces
         from fairseq_maelm.fairseq_fixes import mend_fairseq
+        from fairseq_maelm.training_screen import show_in_rank
 
         allow_namespaces()
         mend_fairseq()
+        show_in_rank()
         for name in registering_modules():
             importlib.import_module(name)
     except BaseException:

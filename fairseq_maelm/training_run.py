@@ -1,17 +1,20 @@
 """The start of a training by ``maelm pretrain`` and ``maelm finetune``: its save folder, its command, and its run."""
 
 import argparse
+import contextlib
 import logging
+import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.arguments import add_replace
 from fairseq_maelm.files import FolderLock, set_aside
 from fairseq_maelm.train_command import configuration_of
+from fairseq_maelm.training_screen import FORMAT, LOG_FILE, is_first_rank, shown
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +33,11 @@ _SHOWN = 6
 
 
 def add_run_arguments(parser: Any) -> None:
-    """Declare ``--replace``."""
+    """Declare ``--replace`` and ``--verbose``."""
     add_replace(parser)
+    parser.add_argument(
+        "--verbose", action="store_true", help=f"show fairseq's whole log instead of writing it to {LOG_FILE}"
+    )
 
 
 def after_interrupt(args: argparse.Namespace) -> str:
@@ -53,32 +59,56 @@ def start_training(words: list[str], args: argparse.Namespace) -> None:
     if args.dry_run:
         sys.stdout.write(f"{shlex.join(words)}\n")
         return
-    from fairseq_cli import train  # takes seconds
-
     if args.replace:
         _replace(args.output)
     else:
         _refuse_other_settings(args.output, configuration)
-    # The logging of fairseq-train, which does not set it up again on import.
-    logging.basicConfig(
-        format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-        level=os.environ.get("LOGLEVEL", "INFO").upper(),
-        stream=sys.stdout,
-        force=True,
-    )
-    logger.info("%s", shlex.join(words))
+    limits = {name: float(configuration.optimization[name]) for name in ("max_update", "max_epoch")}
+    limits = {name: limit for name, limit in limits.items() if 0 < limit < math.inf}
+    with _everything_shown() if args.verbose else shown(args.output, limits):
+        if is_first_rank():
+            logger.info("%s", shlex.join(words))
+            logger.info("training %s", _described(configuration, limits))
+            if not args.verbose:
+                logger.info("checkpoints and fairseq's log, %s: %s", LOG_FILE, args.output)
+        _train(words)
+
+
+def end_training(args: argparse.Namespace, next_command: str) -> None:
+    """Say after ``start_training`` which command uses the trained model."""
+    if not args.dry_run and is_first_rank():
+        logger.info("checkpoints: %s; next: %s", args.output, next_command)
+
+
+def _described(configuration: Any, limits: Mapping[str, float]) -> str:
+    """Return where and how long a run trains."""
+    gpus = configuration.distributed_training.distributed_world_size
+    place = "the CPU" if configuration.common.cpu else f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    ends = [f"{limit:,.0f} {name.removeprefix('max_')}s" for name, limit in limits.items()]
+    return f"on {place}" + (f" for {' or '.join(ends)}" if ends else "")
+
+
+def _train(words: list[str]) -> None:
+    from fairseq_cli import train  # takes seconds
+
     sys.argv = words
     train.cli_main()
+
+
+@contextlib.contextmanager
+def _everything_shown() -> Iterator[None]:
+    # The logging of fairseq-train, which does not set it up again on import.
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(FORMAT)
+    logging.basicConfig(level=os.environ.get("LOGLEVEL", "INFO").upper(), handlers=[handler], force=True)
+    yield
 
 
 def _replace(folder: Path) -> None:
     """Rename a save folder that is not in use."""
     from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE  # imports fairseq
 
-    # Under torchrun and SLURM each process runs the same command.
-    is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-    if is_first and folder.is_dir() and any(folder.iterdir()):
+    if is_first_rank() and folder.is_dir() and any(folder.iterdir()):
         with FolderLock(folder / LOCK_FILE, "fairseq-train", folder):
             pass
         logger.info("renamed %s to %s", folder, set_aside(folder))

@@ -125,7 +125,7 @@ class Programs:
         def process(slot: str) -> Process:
             checkpoint = self._checkpoint(run, updates)
             words = ["maelm", "finetune", str(self.task_folder(task)), "--checkpoint", str(checkpoint)]
-            return Process([*words, "--output", str(model), *words_of(own), "--", *more], {}).on(slot)
+            return Process([*words, "--output", str(model), "--verbose", *words_of(own), "--", *more], {}).on(slot)
 
         predictions = folder / "predictions.tsv"
         file = self.plan.tasks[task].get("predict")

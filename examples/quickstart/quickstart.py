@@ -142,7 +142,7 @@ class Quickstart:
         """Pretrain, and return the scores on held-out text at the end."""
         interval = max(1, updates // validations)
         words = ["maelm", "pretrain", str(self.data), "--output", str(self.checkpoints[start].parent), "--gpus", "0"]
-        words += ["--recipe", str(HERE / "recipe.yaml"), "--precision", PRECISION]
+        words += ["--recipe", str(HERE / "recipe.yaml"), "--precision", PRECISION, "--verbose"]
         words += ["--set", f"max-update={updates}", f"save-interval-updates={interval}", *settings]
         self.run({start: words})
         scores = [numbers for _, numbers in log_records(self.log(start), ["valid"])][-1]

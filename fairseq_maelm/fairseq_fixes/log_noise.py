@@ -33,5 +33,6 @@ def leave_out_noise() -> None:
     """Make fairseq name shared parameters only, log no details of batches, and cause no known warnings."""
     trainer._catalog_shared_params = _find_shared
     logging.getLogger("fairseq.tasks.fairseq_task").setLevel(logging.WARNING)
+    logging.getLogger("fairseq.utils").addFilter(lambda record: "has already been imported" not in record.getMessage())
     for text in _WARNINGS:
         warnings.filterwarnings("ignore", text)

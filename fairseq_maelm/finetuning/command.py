@@ -19,7 +19,7 @@ from fairseq_maelm.train_command import (
     names_in,
     recipe_type,
 )
-from fairseq_maelm.training_run import add_run_arguments, after_interrupt, start_training
+from fairseq_maelm.training_run import add_run_arguments, after_interrupt, end_training, start_training
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> None:
     start_training(words(counted.updates_per_epoch[size]), args)
     if not args.dry_run:
         warn_about_training(args.output, args.task)
+    end_training(args, f"maelm predict FILE --checkpoint {args.output}")
 
 
 def default_recipe(folder: Path) -> str:

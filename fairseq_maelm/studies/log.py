@@ -1,12 +1,12 @@
 """Readers of the logs that fairseq-train writes with ``--log-format json``."""
 
-import contextlib
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from fairseq_maelm.training_progress import metrics_of
 
 _RECORD = re.compile(r"\| INFO \| (\S+) \| (\{.*\})\s*$")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b")
@@ -26,8 +26,9 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
     for line in _text(log, tail).splitlines():
         found = _RECORD.search(line)
         if found and found[1] in kinds:
-            with contextlib.suppress(json.JSONDecodeError):
-                yield found[1], _numbers(json.loads(found[2]))
+            numbers = metrics_of(found[2])
+            if numbers is not None:
+                yield found[1], numbers
 
 
 def last_attempt(log: Path) -> str:
@@ -40,14 +41,6 @@ def _text(log: Path, tail: bool) -> str:
     with open(log, "rb") as stream:
         stream.seek(max(0, log.stat().st_size - _TAIL_BYTES) if tail else 0)
         return stream.read().decode("utf-8", errors="replace")
-
-
-def _numbers(record: dict[str, Any]) -> dict[str, float]:
-    numbers = {}
-    for name, value in record.items():
-        with contextlib.suppress(TypeError, ValueError):
-            numbers[name] = float(value)
-    return numbers
 
 
 def last_line(log: Path) -> str:

@@ -1,32 +1,18 @@
 """The progress of a study: one line with a bar in a terminal, one line a minute in a file."""
 
-import datetime
 import re
 import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fairseq_maelm.studies.log import last_attempt, log_records
+from fairseq_maelm.training_progress import Training, bar, clock, training_state
 
-_BAR = 20
 # An estimate needs this share of the study.
 _LEAST_SHARE = 0.02
 _LIMIT = re.compile(r"'(max_update|max_epoch)': (\d+)")
-
-
-class Training(NamedTuple):
-    """The state of a training by its log: share of the updates in [0, 1], updates a second, loss, seconds left."""
-
-    share: float
-    speed: float
-    loss: float
-    left: float
-
-    def __str__(self) -> str:
-        return f"{100 * self.share:.0f} %, {self.speed:.3g} updates/s, loss {self.loss:.3f}, {clock(self.left)} left"
 
 
 def training(log: Path) -> Training | None:
@@ -34,19 +20,8 @@ def training(log: Path) -> Training | None:
     records = [record for _, record in log_records(log, ["train_inner"], tail=True)]
     if not records or "num_updates" not in records[-1]:
         return None
-    last, limits = records[-1], {name: int(value) for name, value in _LIMIT.findall(last_attempt(log))}
-    updates, speed = last["num_updates"], last.get("ups", 0.0)
-    # A limit of 0 is none. "update" counts epochs, with fractions.
-    shares = [updates / limits["max_update"] if limits.get("max_update") else 0.0]
-    shares += [last.get("update", 0.0) / limits["max_epoch"] if limits.get("max_epoch") else 0.0]
-    share = min(1.0, max(shares))
-    left = (updates / share - updates) / speed if share and speed else float("nan")
-    return Training(share, speed, last.get("loss", float("nan")), left)
-
-
-def clock(seconds: float) -> str:
-    """Return a duration as hours, minutes and seconds; "?" for one that is not known."""
-    return str(datetime.timedelta(seconds=round(seconds))) if 0 <= seconds < float("inf") else "?"
+    limits = {name: float(value) for name, value in _LIMIT.findall(last_attempt(log))}
+    return training_state(records[-1], limits)
 
 
 class Progress:
@@ -90,8 +65,7 @@ class Progress:
         trainings = [(name, cost, training(log)) for name, log, cost in running]
         done = self.done + sum(cost * each.share for _, cost, each in trainings if each)
         share = min(1.0, done / self.total) if self.total else 1.0
-        bar = "#" * int(share * _BAR)
-        parts = [f"{100 * share:3.0f} % [{bar:<{_BAR}}] {self.runs} of {self.count} runs"]
+        parts = [f"{100 * share:3.0f} % {bar(share)} {self.runs} of {self.count} runs"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{clock(seconds * (1 - share) / share)} left"] if share >= _LEAST_SHARE else []
         names = [name if each is None else f"{name}: {each}" for name, _, each in trainings[:2]]

@@ -91,6 +91,7 @@ def run(
     check: bool = True,
     timeout: float = 600,
     environment: dict[str, str] | None = None,
+    verbose: bool = True,
 ) -> str:
     """Run a command as a user does, on one thread, and return its standard output and error together.
 
@@ -102,8 +103,11 @@ def run(
         check: fail the test when the command fails; otherwise fail it when the command succeeds.
         timeout: seconds.
         environment: variables to add.
+        verbose: whether ``maelm pretrain`` and ``maelm finetune`` show fairseq's whole log, which tests read.
     """
     words = _resolve([str(word) for word in command])
+    if verbose and words[1:2] in (["pretrain"], ["finetune"]):
+        words.insert(2, "--verbose")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         process = warm_start.start(words, command_environment(environment), log, cwd or Path(os.sep))

@@ -1,0 +1,65 @@
+"""How far a training is, by what fairseq logs with ``--log-format json``; for one training and for studies of many."""
+
+import contextlib
+import datetime
+import json
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_BAR = 20
+
+
+class Training(NamedTuple):
+    """The state of a training: share of the updates in [0, 1], updates a second, loss, seconds left."""
+
+    share: float
+    speed: float
+    loss: float
+    left: float
+
+    def __str__(self) -> str:
+        loss = "" if math.isnan(self.loss) else f"loss {self.loss:.3f}, "
+        return f"{100 * self.share:.0f} %, {self.speed:.3g} updates/s, {loss}{clock(self.left)} left"
+
+
+def training_state(record: Mapping[str, float], limits: Mapping[str, float]) -> Training:
+    """Return the state of a training.
+
+    Args:
+        record: metrics of fairseq's "train_inner": "num_updates", and "update" (epochs, with fractions), "ups" and
+            "loss" where they are known.
+        limits: "max_update" and "max_epoch"; one that is 0 or absent does not count.
+    """
+    updates, speed = record["num_updates"], record.get("ups", 0.0)
+    # Whichever limit comes first ends the training.
+    shares = [updates / limits["max_update"] if limits.get("max_update") else 0.0]
+    shares += [record.get("update", 0.0) / limits["max_epoch"] if limits.get("max_epoch") else 0.0]
+    share = min(1.0, max(shares))
+    left = (updates / share - updates) / speed if share and speed else math.nan
+    return Training(share, speed, record.get("loss", math.nan), left)
+
+
+def metrics_of(text: str) -> dict[str, float] | None:
+    """Return the numbers in a message that fairseq logs with ``--log-format json``; None for all other messages."""
+    if not text.startswith("{"):
+        return None
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    numbers = {}
+    for name, value in record.items():
+        with contextlib.suppress(TypeError, ValueError):
+            numbers[name] = float(value)
+    return numbers
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as hours, minutes and seconds; "?" for one that is not known."""
+    return str(datetime.timedelta(seconds=round(seconds))) if 0 <= seconds < float("inf") else "?"
+
+
+def bar(share: float) -> str:
+    """Return a bar for a share in [0, 1]."""
+    return f"[{'#' * int(share * _BAR):<{_BAR}}]"
