@@ -1,6 +1,7 @@
 """Encoders from this package's checkpoints, pretrained or fine-tuned, of every variant."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
 from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.models.checkpoint_model import build_model
@@ -28,8 +28,31 @@ _TASK_OPTIONS = (
 )
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """The special symbols, and how pretraining treated them."""
+
+    size: int  # V
+    pad: int
+    mask: int
+    first: int  # put before every sequence
+    line_end: int  # put after every line of text
+    special: np.ndarray  # <bool>[V] True for symbols that are not text
+    masks_special: bool  # whether special symbols may be masked
+    consecutive_positions: bool = False  # whether positions are consecutive after masked tokens are dropped
+
+
 class CheckpointEncoder:
-    """The encoder of a fairseq checkpoint; see ``fairseq_maelm.analysis.encoders``.
+    """The encoder of a fairseq checkpoint, which computes the states of all its layers.
+
+    Attributes:
+        vocabulary: its special symbols.
+        num_layers: L.
+        num_heads: H.
+        width: D.
+        max_length: of a sequence, special symbols included.
+        kind: "mlm" if the encoder saw <mask> in pretraining, "maelm" if not, or "fine-tuned".
+        settings: facts to record in the results.
 
     Args:
         path: the checkpoint file.
@@ -58,7 +81,6 @@ class CheckpointEncoder:
             pad=dictionary.pad(),
             mask=dictionary.index(MASK),
             first=dictionary.bos(),
-            last=None,
             line_end=dictionary.eos(),
             special=special_tokens(dictionary),
             masks_special=not getattr(task, "protect_special_tokens", False),
@@ -82,11 +104,14 @@ class CheckpointEncoder:
         return self
 
     def hidden_states(self, tokens: Tensor, positions: Tensor | None = None) -> Sequence[Tensor]:
-        """Return the states of all layers; see ``fairseq_maelm.analysis.encoders``."""
+        """Return the embeddings and the states after each layer, L + 1 times <float>[B, S, D].
+
+        Tokens <int64>[B, S] are padded on the right; their positions <int64>[B, S] are 0, 1, 2, ... by default.
+        """
         return self._model.encoder(tokens, positions).all_states
 
     def masked_logits(self, sequences: list[np.ndarray]) -> Tensor | None:
-        """Return the decoder's logits at masks; see ``fairseq_maelm.analysis.encoders``."""
+        """Return logits <float>[masks, V] at the masks of sequences <int64>[n], or None without an LM head."""
         decoder = self._model.decoder
         if self._model.lm_head is None or (decoder is not None and decoder.autoregressive):
             return None
@@ -122,3 +147,11 @@ class CheckpointEncoder:
 def _random_model(size: Any, dictionary: Dictionary, predicts_masked_tokens: bool, seed: int) -> MaelmModel:
     utils.set_torch_seed(seed)
     return MaelmModel(size, dictionary, predicts_masked_tokens).float()
+
+
+def chosen_layers(name: str, encoder: CheckpointEncoder, layers: Sequence[int] | None) -> list[int]:
+    """Return the chosen layers of a model in order, by default all; raise a ValueError for a layer that it lacks."""
+    for layer in layers or ():
+        if not 0 <= layer <= encoder.num_layers:
+            raise ValueError(f"{name} has no layer {layer}: its layers are 0 (embeddings) to {encoder.num_layers}")
+    return list(range(encoder.num_layers + 1)) if layers is None else sorted(set(layers))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_maelm.analysis.encoders import Encoder, Vocabulary, chosen_layers
+from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, Vocabulary, chosen_layers
 from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.arguments import option
 from fairseq_maelm.batch import pad_rows
@@ -81,20 +81,18 @@ class TextBlocks:
         ValueError: the file is not UTF-8 text or contains no tokens.
     """
 
-    def __init__(self, path: Path, encoder: Encoder, block_size: int, tokens: int) -> None:
+    def __init__(self, path: Path, encoder: CheckpointEncoder, block_size: int, tokens: int) -> None:
         vocabulary = encoder.vocabulary
-        last = [] if vocabulary.last is None else [vocabulary.last]
-        line_end = [] if vocabulary.line_end is None else [vocabulary.line_end]
         lines: list[list[int]] = []
         numbered = numbered_lines(path)
         for _, line in tqdm(numbered, desc=f"reading {path.name}", unit=" lines", leave=False, mininterval=1.0):
             encoded = encoder.encode_line(line)
-            lines.append([*encoded, *line_end] if encoded else [])
+            lines.append([*encoded, vocabulary.line_end] if encoded else [])
             tokens -= len(lines[-1])
             if tokens <= 0:
                 break
-        room = block_size - 1 - len(last)
-        self._blocks = [np.array([vocabulary.first, *block, *last], dtype=np.int64) for block in pack(lines, room)]
+        blocks = pack(lines, block_size - 1)
+        self._blocks = [np.array([vocabulary.first, *block], dtype=np.int64) for block in blocks]
         if not self._blocks:
             raise ValueError(f"{path} has no line with a token")
         self.sizes = np.array([len(block) for block in self._blocks], dtype=np.int64)
@@ -214,7 +212,7 @@ def _model_input(
 
 
 def model_inputs(
-    encoder: Encoder, blocks: Blocks, settings: CollectSettings, device: str
+    encoder: CheckpointEncoder, blocks: Blocks, settings: CollectSettings, device: str
 ) -> Iterator[tuple[int, dict[str, ModelInput]]]:
     """Yield all batches: the number of original tokens, and the input under each condition."""
     vocabulary = encoder.vocabulary
@@ -240,7 +238,7 @@ def model_inputs(
 
 @torch.inference_mode()
 def collect(
-    encoder: Encoder, blocks: Blocks, settings: CollectSettings, device: str = "cpu", name: str = "model"
+    encoder: CheckpointEncoder, blocks: Blocks, settings: CollectSettings, device: str = "cpu", name: str = "model"
 ) -> dict[str, LayerGrams]:
     """Add up the Gram matrices of a model's representations under each condition.
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fairseq_maelm.analysis import theorem
-from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
+from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, chosen_layers
 from fairseq_maelm.analysis.collect import (
     CONDITIONS,
     MEASURED,
@@ -22,7 +22,6 @@ from fairseq_maelm.analysis.collect import (
     collect,
     model_inputs,
 )
-from fairseq_maelm.analysis.encoders import Encoder, chosen_layers
 from fairseq_maelm.analysis.folder import MODELS_FOLDER, claimed, fingerprint_of
 from fairseq_maelm.analysis.report import write_report
 from fairseq_maelm.analysis.spectrum import SMALLEST_TAU, compare_subspaces, effective_rank, singular_values
@@ -86,7 +85,7 @@ class AnalysisSettings(CollectSettings):
         """Return the settings as JSON types, for the results."""
         return dict(json.loads(json.dumps(asdict(self), default=str)))
 
-    def for_encoder(self, name: str, encoder: Encoder) -> CollectSettings:
+    def for_encoder(self, name: str, encoder: CheckpointEncoder) -> CollectSettings:
         """Return the options of a pass with one model.
 
         Raises:
@@ -150,7 +149,7 @@ def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str)
     }
 
 
-def _blocks(encoder: Encoder, settings: AnalysisSettings) -> Blocks:
+def _blocks(encoder: CheckpointEncoder, settings: AnalysisSettings) -> Blocks:
     length = min(settings.max_length, encoder.max_length)
     if settings.text is not None:
         return TextBlocks(settings.text, encoder, length, settings.tokens)
@@ -195,7 +194,7 @@ def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> l
 
 @torch.inference_mode()
 def theorem_rows(
-    encoder: Encoder, blocks: Blocks, settings: CollectSettings, device: str
+    encoder: CheckpointEncoder, blocks: Blocks, settings: CollectSettings, device: str
 ) -> dict[str, list[dict[str, Any]]]:
     """Check the theorem on one batch's embeddings, with attention alone.
 

@@ -17,7 +17,7 @@ from fairseq_maelm.files import read_json, write_json
 from fairseq_maelm.modules.autocast import PRECISIONS
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.scoring import results
-from fairseq_maelm.scoring.likelihood import METHODS, Scorer, Sentence, pseudo_log_likelihoods, refusal
+from fairseq_maelm.scoring.likelihood import METHODS, CheckpointScorer, Sentence, pseudo_log_likelihoods, refusal
 from fairseq_maelm.scoring.reading import Item, input_files, read_items
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     if others is not None:
         results.refuse_other_items(args.compare, others, items)
     scorer, sources = _open(args)
-    sentences = _encode(scorer, items, args.method)
+    sentences = _encode(scorer, items)
     origin = made_from(
         {name: getattr(args, name) for name in ("method", "first", "precision", "batch_tokens")},
         {**sources, "texts": files},
@@ -84,10 +84,9 @@ def run(args: argparse.Namespace) -> None:
     sys.stdout.write(json.dumps(summary) + "\n" if args.json else results.table(summary))
 
 
-def _open(args: argparse.Namespace) -> tuple[Scorer, dict[str, Sequence[Path]]]:
+def _open(args: argparse.Namespace) -> tuple[CheckpointScorer, dict[str, Sequence[Path]]]:
     """Open the model, and return it with the files that determine its scores."""
     from fairseq_maelm.models import hub
-    from fairseq_maelm.scoring.hub import CheckpointScorer
 
     folder, data = str(args.checkpoint.parent), str((args.vocabulary or args.checkpoint.parent).absolute())
     interface = hub.load(folder, args.checkpoint.name, data, precision=args.precision).to(args.device)
@@ -96,7 +95,11 @@ def _open(args: argparse.Namespace) -> tuple[Scorer, dict[str, Sequence[Path]]]:
 
 
 def _write(
-    args: argparse.Namespace, scorer: Scorer, items: Sequence[Item], sentences: Sequence[Sentence], result: Path
+    args: argparse.Namespace,
+    scorer: CheckpointScorer,
+    items: Sequence[Item],
+    sentences: Sequence[Sentence],
+    result: Path,
 ) -> dict[str, Any]:
     """Score the sentences that an earlier run has not scored; unfinished scores are next to the result's folder."""
     begun, progress = result.parent / _BEGUN, result.parent / _PROGRESS
@@ -125,9 +128,9 @@ def _write(
     return {"sentences": len(items)}
 
 
-def _encode(scorer: Scorer, items: Sequence[Item], method: str) -> list[Sentence]:
+def _encode(scorer: CheckpointScorer, items: Sequence[Item]) -> list[Sentence]:
     """Encode all sentences; raise a ValueError if one of them cannot be scored."""
-    sentences = scorer.encode([item.text for item in items], method != METHODS[0])
+    sentences = scorer.encode([item.text for item in items])
     for item, sentence in zip(items, sentences):
         if problem := refusal(scorer, sentence):
             raise ValueError(f"{item.place}: {problem}")

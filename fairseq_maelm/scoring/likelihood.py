@@ -5,15 +5,18 @@ to Do Masked Language Model Scoring") also hide the rest of the token's word, wh
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_masks
 from fairseq_maelm.models.batched_inference import Places, predict
+from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.models.mask_filling import target_log_probabilities
 from fairseq_maelm.modules.autocast import computing_in
 
 METHODS = ("original", "within_word_l2r")
@@ -31,26 +34,52 @@ class Sentence(NamedTuple):
         return np.flatnonzero(self.words >= 0)
 
 
-class Scorer(Protocol):
-    """The interface through which masked language models of all kinds are scored."""
+class CheckpointScorer:
+    """A pretrained checkpoint, which predicts the hidden tokens of sentences.
 
-    model: nn.Module
-    longest: int  # largest number of tokens in a sentence, special symbols included
-    mask: int
-    pad: int
-    precision: str  # one of ``PRECISIONS``
+    Tokens are hidden as in pretraining: dropped (MAE-LM), or replaced by <mask> (MLM).
 
-    def encode(self, texts: Sequence[str], with_words: bool) -> list[Sentence]:
-        """Tokenize texts; without ``with_words`` the words may be arbitrary."""
+    Raises:
+        ValueError: the checkpoint cannot predict hidden tokens.
+    """
 
-    def collate(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], asked: NDArray[np.bool_]) -> Any:
+    def __init__(self, hub: MaelmHubInterface) -> None:
+        self._hub, self.model = hub, hub.model
+        self._view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
+        if hub.model.lm_head is None:
+            raise ValueError(
+                "the checkpoint has no LM head, as after fine-tuning: give one from pretraining or from prompting"
+            )
+        if hub.model.decoder is not None and hub.model.decoder.autoregressive:
+            raise ValueError("the model's decoder reads from left to right, so it cannot predict hidden tokens")
+        if self._view.masked_input in ("random", "random_kept"):
+            raise ValueError(
+                f"with --masked-input {self._view.masked_input} the encoder saw random tokens in place of hidden ones, "
+                "so scores would not be reproducible: give a checkpoint with another --masked-input"
+            )
+        self.longest = hub.model.max_positions()
+        self.mask, self.pad, self.precision = hub.model.mask_index, hub.dictionary.pad(), hub.model.precision
+
+    def encode(self, texts: Sequence[str]) -> list[Sentence]:
+        """Tokenize texts."""
+        first, last = self._hub.dictionary.bos(), self._hub.dictionary.eos()
+        return [
+            Sentence(np.concatenate([[first], tokens, [last]]), np.concatenate([[-1], words, [-1]]))
+            for tokens, words in self._hub.tokenizer.encoder.encode_words(texts)
+        ]
+
+    def collate(
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], asked: NDArray[np.bool_]
+    ) -> dict[str, Any]:
         """Make the model's input from right-padded sequences <int64>[B, T] with masks, one of which is asked for."""
+        return encoder_input_of_masks(tokens, lengths, tokens == self.mask, self._view, self.pad, asked)
 
-    def log_probabilities(self, batch: Any, target: Tensor) -> Tensor:
+    def log_probabilities(self, batch: dict[str, Any], target: Tensor) -> Tensor:
         """Return log-probabilities <float32>[B, K] of the targets <int64>[B, K] at the masks asked for."""
+        return target_log_probabilities(self.model, batch, target)
 
 
-def refusal(scorer: Scorer, sentence: Sentence) -> str:
+def refusal(scorer: CheckpointScorer, sentence: Sentence) -> str:
     """Return the reason why a sentence cannot be scored, or an empty string if it can be."""
     if not len(sentence.scored):
         return "the text has no tokens to score"
@@ -66,7 +95,7 @@ _Context = tuple[int, int, bytes]
 
 
 def pseudo_log_likelihoods(
-    scorer: Scorer, sentences: Sequence[Sentence], method: str = METHODS[0], batch_tokens: int = 4096
+    scorer: CheckpointScorer, sentences: Sequence[Sentence], method: str = METHODS[0], batch_tokens: int = 4096
 ) -> list[NDArray[np.float64]]:
     """Return the log-probabilities, in nats, of all scored tokens of each sentence.
 
@@ -106,7 +135,7 @@ def hidden_ends(sentence: Sentence, method: str) -> NDArray[np.int64]:
     return ends[np.searchsorted(ends, scored, side="right")]
 
 
-def _fill(scorer: Scorer, targets: dict[_Context, dict[int, float]], batch_tokens: int) -> None:
+def _fill(scorer: CheckpointScorer, targets: dict[_Context, dict[int, float]], batch_tokens: int) -> None:
     # Among contexts of one length, those with equally many masks are adjacent, so that dropping masks needs no padding.
     contexts = sorted(targets, key=lambda context: context[1] - context[0])
     sequences = [np.frombuffer(shown, dtype=np.int64) for _, _, shown in contexts]

@@ -16,7 +16,6 @@ class EncoderTask(FairseqTask):
     """A task with the vocabulary of pretraining, fairseq's dictionary with ``<mask>``."""
 
     name: str  # of the task and of its criterion
-    only_own_models = True  # whether its batches and heads need a model of this package
     # Paths, inside the data folder, of files from which the task is set up; they are copied for checkpoints.
     setup_files: ClassVar[tuple[str, ...]] = VOCABULARY_FILES
 
@@ -35,7 +34,7 @@ class EncoderTask(FairseqTask):
         kind = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
         if name is not None and kind is None:
             raise ValueError(f"there is no model or size {name!r}; choose one of {', '.join(SIZES)}")
-        if kind is not None and self.only_own_models and not issubclass(kind, MaelmModel):
+        if kind is not None and not issubclass(kind, MaelmModel):
             raise ValueError(
                 f"the task {self.name} needs a model of this package, which {name} is not: give --arch, one of "
                 f"{', '.join(SIZES)}. fairseq's own tasks, such as masked_lm and sentence_prediction, train its models"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import dictionary_of, model_of, random_sequences
 
+from fairseq_maelm.analysis.checkpoints import Vocabulary
 from fairseq_maelm.analysis.collect import (
     CollectSettings,
     batches,
@@ -17,12 +18,11 @@ from fairseq_maelm.analysis.collect import (
     model_inputs,
     pack,
 )
-from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.data.masking import MaskDraw
 from fairseq_maelm.text.dictionary import special_tokens
 
 PAD, MASK = 1, 39
-VOCABULARY = Vocabulary(40, PAD, MASK, 0, None, 2, special_tokens(dictionary_of(40)), True)
+VOCABULARY = Vocabulary(40, PAD, MASK, 0, 2, special_tokens(dictionary_of(40)), True)
 
 
 class Blocks:
@@ -133,7 +133,7 @@ def test_bert_masking_replaces_and_leaves() -> None:
 
 
 def test_protected_symbols_are_never_masked() -> None:
-    protected = Vocabulary(40, PAD, MASK, 0, None, 2, VOCABULARY.special, False)
+    protected = Vocabulary(40, PAD, MASK, 0, 2, VOCABULARY.special, False)
     encoder = encoder_of()
     encoder.vocabulary = protected
     for _, inputs in model_inputs(encoder, Blocks([12] * 30), settings_of(mask_prob=0.6), "cpu"):

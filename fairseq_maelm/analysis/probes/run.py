@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
-from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
+from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, chosen_layers
 from fairseq_maelm.analysis.command import add_models, check_names, named_path
-from fairseq_maelm.analysis.encoders import Encoder, chosen_layers
 from fairseq_maelm.analysis.figures import look_of, whole_numbers
 from fairseq_maelm.analysis.folder import claimed, fingerprint_of
 from fairseq_maelm.analysis.probes.inputs import ProbeSettings, read_tasks
@@ -109,7 +108,7 @@ def _checksum(parts: Iterable[str]) -> str:
     return hashlib.sha256(" ".join(parts).encode("ascii")).hexdigest()
 
 
-def _open(model: Probed, settings: ProbeSettings) -> Encoder:
+def _open(model: Probed, settings: ProbeSettings) -> CheckpointEncoder:
     return CheckpointEncoder(model.path, settings.vocabulary, model.random_seed)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_maelm.analysis.encoders import Encoder
+from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.windows import cut_windows
@@ -35,7 +35,7 @@ class FrozenEncoder:
     """An encoder with the settings by which its states are computed."""
 
     name: str  # for progress bars
-    encoder: Encoder  # on ``device``
+    encoder: CheckpointEncoder  # on ``device``
     layers: list[int]  # layers whose states are kept, 0 for the embeddings
     max_length: int  # tokens to which longer texts are cut
     batch_tokens: int  # of a batch, padding included
@@ -48,8 +48,7 @@ class FrozenEncoder:
 
     def _enclosed(self, tokens: Sequence[int]) -> NDArray[np.int64]:
         vocabulary = self.encoder.vocabulary
-        last = vocabulary.line_end if vocabulary.last is None else vocabulary.last
-        return np.array([vocabulary.first, *tokens, last], dtype=np.int64)
+        return np.array([vocabulary.first, *tokens, vocabulary.line_end], dtype=np.int64)
 
     def encode(self, text: str) -> NDArray[np.int64]:
         """Return the tokens <int64>[n] of a text between special symbols, cut to ``max_length``."""
