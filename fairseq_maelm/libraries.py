@@ -51,11 +51,10 @@ def import_pyplot() -> Any:
     return pyplot
 
 
-def save_figure(figure: Any, path: Path) -> str:
-    """Write a figure as ``path``.png and .svg, close it, and return the SVG text."""
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure as ``path``.png and .svg, and close it."""
     for suffix, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
         stream = io.BytesIO()
         figure.savefig(stream, format=suffix, bbox_inches="tight", **options)
         write_bytes(path.with_name(f"{path.name}.{suffix}"), stream.getvalue())
     import_pyplot().close(figure)
-    return stream.getvalue().decode("utf-8")

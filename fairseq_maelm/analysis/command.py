@@ -52,7 +52,7 @@ def check_names(models: list[tuple[str, Path]]) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Analyze the models and write the path of the report to standard output."""
+    """Analyze the models and write the folder of the results to standard output."""
     check_names(args.checkpoint)
-    report = analyze(dict(args.checkpoint), settings_of(AnalysisSettings, args), args.output, args.device)
-    sys.stdout.write(f"{report}\n")
+    analyze(dict(args.checkpoint), settings_of(AnalysisSettings, args), args.output, args.device)
+    sys.stdout.write(f"{args.output}\n")

@@ -96,7 +96,7 @@ class AnalysisSettings(CollectSettings):
         return replace(self, conditions=conditions, layers=tuple(chosen_layers(name, encoder, self.layers)))
 
 
-def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> Path:
+def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> None:
     """Analyze the models for which ``output`` has no results yet, and write the report on all models.
 
     Args:
@@ -104,9 +104,6 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
         settings: the options for all models.
         output: folder for results: new, empty, or of an analysis with the same settings.
         device: device of the models.
-
-    Returns:
-        the path of the HTML page.
 
     Raises:
         ValueError, FileNotFoundError: a setting, a model, a text or the folder cannot be used.
@@ -125,7 +122,6 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
                 logger.info("%s has results already", name)
         results = [{**read_json(output / MODELS_FOLDER / f"{name}.json"), "settings": recorded} for name in models]
         write_report(results, output)
-    return output / "report.html"
 
 
 def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str) -> dict[str, Any]:
