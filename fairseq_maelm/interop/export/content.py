@@ -37,6 +37,8 @@ ARCHITECTURES = {
 }
 AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
 
+# The record of `maelm import` in the folder of its checkpoint.
+IMPORT_RECORD = "import.json"
 _START_AND_END = ("start", "end")
 # The files with labels in folders of fine-tuning data.
 _LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": MANIFEST_FILE}
@@ -65,6 +67,20 @@ class Content:
     def what(self) -> str:
         """The name of the output in comparisons."""
         return STATES if self.architecture == "encoder" else scores_of(self.architecture)
+
+
+def default_format(source: Source) -> str:
+    """Return the format of the folder that was imported, if it is recorded, or else the stock one that the model fits.
+
+    A model that no stock class computes gets the format "maelm".
+    """
+    record = source.checkpoint.path.parent / IMPORT_RECORD
+    kind = str(read_json(record).get("kind") if record.is_file() else "").removeprefix("Hugging Face ")
+    # Names of special tokens tell BERT from RoBERTa, whose layers are equal.
+    like_bert = source.tokenizer.mask_text == "[MASK]"
+    stock = ("modernbert", "mpnet", *(("bert", "roberta") if like_bert else ("roberta", "bert")))
+    candidates = (form for form in (kind, *stock) if form in FORMATS)
+    return next((form for form in candidates if not obstacles(source, Content(form, "encoder"))), "maelm")
 
 
 def choose_content(

@@ -26,7 +26,7 @@ from fairseq_maelm.interop.export.complete import (
     write_checkpoint_files,
 )
 from fairseq_maelm.interop.export.configuration import configuration
-from fairseq_maelm.interop.export.content import ARCHITECTURES, FORMATS, Content, choose_content
+from fairseq_maelm.interop.export.content import ARCHITECTURES, FORMATS, Content, choose_content, default_format
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.export.verification import verify_model, verify_tokenizer
@@ -56,14 +56,16 @@ def _format(text: str) -> str:
 class ExportSettings:
     """Options of ``maelm export``."""
 
-    format: str = option(
+    format: str | None = option(
+        None,
         type=_format,
         choices=(*FORMATS, "fairseq"),
         help="format of the folder. mpnet (for T5's buckets 32/128), roberta, bert, distilbert and electra (for "
         "--relative-buckets none) and modernbert (for the architectures maelm_modern_*) are stock models of "
         "transformers; maelm is for all models except modern ones, with their code in the folder "
         "(trust_remote_code=True) or after `import fairseq_maelm.hf`; fairseq is a checkpoint without the optimizer's "
-        "state, with its vocabulary",
+        "state, with its vocabulary (default: that of an imported folder, or the stock model that computes the same, "
+        "or maelm)",
     )
     averaged_weights: bool = option(False, help="export of the average of the weights that --store-ema kept")
     architecture: str | None = option(
@@ -92,7 +94,7 @@ class ExportSettings:
 
     def __post_init__(self) -> None:
         given = [name for name in _OF_HUGGING_FACE if getattr(self, name) is not None]
-        if self.format not in FORMATS and (self.complete or self.dtype != "float32"):
+        if self.format == "fairseq" and (self.complete or self.dtype != "float32"):
             raise ValueError(f"--complete and --dtype are for folders for transformers, not {self.format}: omit them")
         if self.complete and self.architecture not in (None, "encoder"):
             raise ValueError("--complete exports the encoder for transformers: omit --architecture")
@@ -134,7 +136,8 @@ def export(
         if dtype == torch.float16:
             source = rounded(source)
         architecture = "encoder" if settings.complete else settings.architecture
-        content = choose_content(source, settings.format, architecture, settings.head, settings.labels)
+        form = settings.format or default_format(source)
+        content = choose_content(source, form, architecture, settings.head, settings.labels)
         logger.info("exporting %s as %s", checkpoint, content.class_name)
         if settings.complete:
             copy_setup_files(source, folder)

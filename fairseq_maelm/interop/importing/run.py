@@ -18,6 +18,7 @@ from fairseq_maelm.interop.agreement import (
     differences,
     scores_of,
 )
+from fairseq_maelm.interop.export.content import IMPORT_RECORD
 from fairseq_maelm.interop.export.run import CHECKPOINT_FILE
 from fairseq_maelm.interop.export.source import Source as Written
 from fairseq_maelm.interop.export.source import load_source
@@ -32,7 +33,7 @@ from fairseq_maelm.version import __version__
 
 logger = logging.getLogger(__name__)
 
-FACTS_FILE = "import.json"
+FACTS_FILE = IMPORT_RECORD
 
 
 class Imported(NamedTuple):

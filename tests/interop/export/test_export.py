@@ -13,7 +13,7 @@ from support import usage_error
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.files import sha256_of
 from fairseq_maelm.interop.export import run as export_run
-from fairseq_maelm.interop.export.content import AUTO_CLASSES
+from fairseq_maelm.interop.export.content import AUTO_CLASSES, default_format
 from fairseq_maelm.interop.export.run import Export, ExportSettings, export
 from fairseq_maelm.interop.export.source import load_source
 from fairseq_maelm.models.sizes import SIZES
@@ -155,6 +155,22 @@ def test_base_shape_has_equal_states(data: Path, tmp_path: Path) -> None:
             states, expected = model(**batch).last_hidden_state, hub.extract_features(batch.input_ids)
         inside = batch.attention_mask.bool()
         assert_close(states[inside], expected[inside])
+
+
+@pytest.mark.parametrize(
+    ("model", "form"),
+    [
+        (MPNET_BUCKETS, "mpnet"),
+        ({"relative_num_buckets": 64}, "maelm"),
+        ({"relative_buckets": "none"}, "roberta"),
+        ({"layer": "modern", "positions": "rotary", "relative_buckets": "none"}, "modernbert"),
+    ],
+)
+def test_the_default_is_the_stock_model_that_computes_the_same(
+    data: Path, tmp_path: Path, model: dict[str, Any], form: str
+) -> None:
+    write_checkpoint(tmp_path / "checkpoint.pt", data, **model)
+    assert default_format(load_source(tmp_path / "checkpoint.pt", data)) == form
 
 
 @pytest.mark.parametrize("form", ["mpnet", "roberta", "maelm"])

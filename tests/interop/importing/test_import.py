@@ -12,6 +12,8 @@ from fairseq.data import Dictionary
 
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
+from fairseq_maelm.interop.export.content import default_format
+from fairseq_maelm.interop.export.source import load_source
 from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, FACTS_FILE, import_model
 from fairseq_maelm.text.dictionary import load_dictionary, word_starts
 from fairseq_maelm.text.imported import TOKENIZER_FILE
@@ -208,6 +210,14 @@ def test_berts_of_the_first_versions_are_read(tmp_path: Path) -> None:
     torch.save(weights, folder / "pytorch_model.bin")
     imported = import_model(folder, tmp_path / "imported")
     assert [each.what for each in imported.agreements] == ["hidden states", "masked-lm scores"]
+
+
+def test_the_tokens_tell_the_format_where_no_import_is_recorded(tmp_path: Path) -> None:
+    """The folder of a further training has no record, but its tokens have BERT's names."""
+    for kind, form in (("a_bert", "bert"), ("roberta", "roberta")):
+        import_model(FOLDERS[kind](tmp_path / kind / "source"), tmp_path / kind / "imported")
+        (tmp_path / kind / "imported" / FACTS_FILE).unlink()
+        assert default_format(load_source(tmp_path / kind / "imported" / CHECKPOINT_FILE)) == form
 
 
 def test_a_discriminator_is_imported_as_encoder(tmp_path: Path) -> None:
