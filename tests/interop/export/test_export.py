@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support import usage_error
@@ -383,21 +382,6 @@ def test_saving_by_transformers_changes_no_bit(form: str, data: Path, tmp_path: 
     assert torch.equal(batch.input_ids, tokenizer(TEXTS, return_tensors="pt", padding=True).input_ids)
     with torch.no_grad():
         assert torch.equal(model(**batch).logits, again(**batch).logits)
-
-
-def test_weights_are_those_of_the_checkpoint_bit_for_bit(data: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    done = exported(tmp_path, data, "maelm")
-    weights = load_file(done.folder / "model.safetensors")
-    own = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["model"]
-    separate = [weights[f"mpnet.encoder.layer.1.attention.attn.{part}.weight"] for part in "qkv"]
-    assert torch.equal(torch.cat(separate), own["encoder.layers.1.self_attn.qkv_proj.weight"])
-    assert torch.equal(weights["decoder.position_embeddings.weight"][2:], own["decoder.embed_positions.weight"])
-    numbers = sum(tensor.numel() for name, tensor in own.items() if name != "_extra_state")
-    added = sum(2 * tensor.shape[1] for name, tensor in weights.items() if "position_embeddings" in name)
-    assert sum(tensor.numel() for tensor in weights.values()) == numbers + added
-    assert np.isfinite(added) and added > 0
 
 
 # The command
