@@ -69,17 +69,6 @@ def test_commands_keep_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert called == [True]
 
 
-def test_only_the_called_sub_command_is_imported() -> None:
-    program = (
-        "import sys; from fairseq_maelm import cli; cli.main(['user-dir']); "
-        "sys.exit('fairseq_maelm.corpus.command' in sys.modules)"
-    )
-    root = Path(fairseq_maelm.__file__).parents[1]
-    finished = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout == f"{root / 'fairseq_maelm'}\n"
-
-
 def test_prepare_writes_the_data_argument_and_nothing_else_to_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,15 +83,6 @@ def test_prepare_writes_the_data_argument_and_nothing_else_to_standard_output(
     second = capsys.readouterr()
     assert second.out == first.out
     assert "nothing to do" in second.err
-
-
-def test_errors_are_one_message_and_exit_code_1(tmp_path: Path) -> None:
-    (tmp_path / "blank.txt").write_text("\n \n")
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["prepare", "corpus", str(tmp_path / "blank.txt"), "--output", str(tmp_path / "data")])
-    assert caught.value.code == (
-        "maelm prepare corpus: error: the inputs hold no documents: no text is left after cleaning"
-    )
 
 
 def test_ctrl_c_says_how_to_go_on(

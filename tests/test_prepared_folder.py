@@ -208,11 +208,6 @@ def test_a_foreign_folder_is_left_alone(preparation: Preparation) -> None:
     assert names(data) == ["manifest.json", "thesis.txt"] and preparation.calls == 0
 
 
-def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="was not written by `maelm prepare glue`: there is no .*manifest.json"):
-        read_manifest(tmp_path, "glue")
-
-
 def test_failed_work_is_kept_for_those_who_resume(preparation: Preparation) -> None:
     preparation.fails = True
     with pytest.raises(ValueError, match="wrong"):

@@ -70,13 +70,6 @@ def test_results_are_those_of_a_usual_start(toy_data: Path, tmp_path: Path) -> N
     assert len(losses(usual)) == 3 and losses(warm) == losses(usual)
 
 
-def test_the_environment_is_its_own(tmp_path: Path) -> None:
-    """The help has as many columns as the environment variable says."""
-    narrow, wide = (outcome(["fairseq-train", "--help"], tmp_path, COLUMNS=columns) for columns in ("60", "200"))
-    assert narrow[0] == wide[0] == 0 and "--user-dir" in wide[1]
-    assert len(narrow[1].splitlines()) > len(wide[1].splitlines())
-
-
 def test_status_and_errors_are_its_own(tmp_path: Path) -> None:
     status, output = outcome(["maelm", "no-such-command"], tmp_path)
     assert status == 2 and "invalid choice" in output

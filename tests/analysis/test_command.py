@@ -2,13 +2,10 @@
 
 import csv
 import json
-import re
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from support import usage_error
 
 from fairseq_maelm import cli
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
@@ -116,51 +113,3 @@ def test_states_are_those_of_the_hub_interface() -> None:
     assert len(actual) == len(expected) == encoder.num_layers + 1
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(actual, expected))
     assert [0, *encoder.encode_line(line), 2] == interface.encode(line).tolist()
-
-
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    model, whole, other = f"--checkpoint=a={CHECKPOINT}", tmp_path / "whole", tmp_path / "other"
-    with pytest.raises(SystemExit, match="no dict.txt"):
-        analyze(tmp_path / "a", model, "--text", DATA / "dict.txt")
-    with pytest.raises(SystemExit, match="has no layer 9"):
-        analyze(tmp_path / "b", model, "--data", DATA, "--layers", 0, 9)
-    other.mkdir()
-    lines = (DATA / "dict.txt").read_text().splitlines()
-    (other / "dict.txt").write_text("\n".join(lines[::-1]) + "\n")
-    with pytest.raises(SystemExit, match="another vocabulary"):
-        analyze(tmp_path / "c", model, "--data", other)
-    whole.mkdir()
-    for file in (CHECKPOINT, DATA / "dict.txt", DATA / "sentencepiece.bpe.model"):
-        shutil.copy(file, whole)
-    with pytest.raises(SystemExit, match="a different dictionary"):
-        analyze(tmp_path / "d", f"--checkpoint=a={whole}", "--data", other)
-    (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(SystemExit, match="no line with a token"):
-        analyze(tmp_path / "e", model, "--vocabulary", DATA, "--text", tmp_path / "empty.txt")
-    with pytest.raises(SystemExit, match="exists and has no results"):
-        analyze(whole, model, "--data", DATA)
-    assert len(list(whole.iterdir())) == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "there is no text to analyze: give --data or --text"),
-        (["--data", DATA, "--tau", 1.5], "--tau: must be between 1e-06 and 1, not 1.5"),
-        (["--data", DATA, "--tokens", 0], "--tokens: must be at least 1"),
-        (["--data", DATA, "--layers", "0,6"], "--layers: '0,6' is not an integer"),
-        (["--data", DATA, "--mask-prob", 1.0], "mask probability"),
-        (["--data", DATA, "--checkpoint", f"a={KEPT}"], "two models have the same name: give each of a, a"),
-        (["--data", DATA / "nothing"], "there is no"),
-        (["--data", DATA, "--device", "abacus"], "abacus cannot be used"),
-        (["--data", DATA, "--checkpoint", f"b={DATA}"], "neither checkpoint_best.pt nor"),
-        (["--data", DATA, "--checkpoint", "b=nowhere"], "there is no checkpoint nowhere"),
-        *[(["--data", DATA, "--checkpoint", name], "NAME=PATH") for name in ("path.pt", "=path.pt", "a/b=c.pt", "a=")],
-    ],
-)
-def test_wrong_options_are_refused_before_anything_is_written(
-    options: list[object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = usage_error(capsys, words(tmp_path / "out", f"--checkpoint=a={CHECKPOINT}", *options))
-    assert re.search(message, line), line
-    assert not (tmp_path / "out").exists()

@@ -17,10 +17,8 @@ from training_step.flops import (
     ModelShape,
     StackShape,
     flops_per_token,
-    matrix_products,
     muon_flops,
     training_flops,
-    utilization,
 )
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
@@ -68,38 +66,6 @@ def test_muon_worked_by_hand():
     assert muon_flops(ModelShape(gated, 10, gated), steps=1) == 2 * (4 * 48 + 3 * 64) + 48
 
 
-def test_smallest_model_worked_by_hand():
-    # Width 2, feed-forward 4, one layer, one sequence of 3 tokens, 1 predicted, vocabulary 5. Queries, keys and values
-    # 2*3*2*6 = 72, logits and values 2*(2*3*3*2) = 72, output 2*3*2*2 = 24, feed-forward 2*(2*3*2*4) = 96; the head's
-    # dense 2*1*2*2 = 8, vocabulary 2*1*2*5 = 20: 292 forward.
-    model = ModelShape(StackShape(1, 2, 4, 1), 5, computes_unread=True)
-    batch = BatchShape(1, 3, 3, 1)
-    assert training_flops(model, batch) == 3 * 292
-    assert flops_per_token(model, batch) == 292
-    # With what is read alone: queries 8, keys and values 2*3*2*4 = 48, logits and values 2*(2*1*3*2) = 24, output 8,
-    # feed-forward 32, head 28.
-    assert training_flops(ModelShape(StackShape(1, 2, 4, 1), 5), batch) == 3 * 148
-
-
-def test_costs_are_those_of_all_sequences():
-    one, eight = BatchShape(1, 512, 435, 77), BatchShape(8, 512, 435, 77)
-    assert training_flops(MAELM, eight) == pytest.approx(8 * training_flops(MAELM, one))
-    assert flops_per_token(MAELM, eight) == pytest.approx(flops_per_token(MAELM, one))
-    assert {product.stage for product in matrix_products(MAELM, one)} == {"encoder", "decoder", "head"}
-
-
-def test_gated_feed_forward_of_two_thirds_costs_as_much():
-    gated = StackShape(12, 768, 2048, 12, gated=True)
-    both = [training_flops(ModelShape(stack, VOCABULARY), full(0.15)) for stack in (BASE, gated)]
-    assert both[0] == pytest.approx(both[1])
-
-
-def test_a_decoder_from_left_to_right_costs_as_one_with_self_and_cross_attention_that_predicts_all():
-    every = BatchShape(2, 512, 435, 512)
-    causal, both = (ModelShape(BASE, VOCABULARY, DECODER, attention) for attention in ("causal_cross", "self_cross"))
-    assert training_flops(causal, every) == training_flops(both, every) > training_flops(MAELM, every)
-
-
 @pytest.mark.parametrize(
     ("changes", "visible", "predicted"),
     [
@@ -115,19 +81,6 @@ def test_batches_of_the_task_s_options(changes: dict[str, Any], visible: float, 
     options = {**options, "masked_input": "dropped", "tokens_per_sample": 512, **changes}
     batch = BatchShape.from_config(SimpleNamespace(**options), sequences=3)
     assert (batch.sequences, batch.visible, batch.predicted) == pytest.approx((3, visible, predicted))
-
-
-@pytest.mark.parametrize("numbers", [(0, 1), (9, 1), (8, 9), (8, -1)])
-def test_impossible_batches_are_refused(numbers):
-    with pytest.raises(ValueError, match="8 tokens"):
-        BatchShape(1, 8, *numbers)
-
-
-def test_utilization_is_the_share_of_the_peak():
-    assert utilization(3e12, 2.0, 6e12) == pytest.approx(0.25)
-    for seconds, peak in ((0.0, 1e12), (1.0, 0.0)):
-        with pytest.raises(ValueError, match="must be positive"):
-            utilization(1.0, seconds, peak)
 
 
 LENGTH, MASKED = 12, [1, 4, 5]

@@ -149,17 +149,3 @@ def test_a_slice_has_a_limit_and_takes_what_it_started_with_it(tmp_path: Path, m
         assert status == expected[0] and reason.startswith(expected[1])
     time.sleep(3)
     assert not marker.exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nonsense"], "there is no slice nonsense"),
-        (["--authors-code", "nowhere"], "there is no nowhere"),
-        (["authors"], "the slice authors needs --authors-code"),
-        ([], "no GPU"),
-    ],
-)
-def test_wrong_calls_are_refused(words: list[str], message: str, machine: Machine) -> None:
-    status, output = machine.run(*words, failing="cuda.is_available")
-    assert status == 2 and message in output and not machine.calls()

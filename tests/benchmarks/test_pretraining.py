@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pretraining
@@ -11,7 +10,7 @@ import torch
 from benchmark_data import prepared_data
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from training_step import authors_code, clocks, store
+from training_step import clocks, store
 from training_step.contenders import CONTENDERS, fairseq_options, split_name
 from training_step.cost import model_shape, shape_flops, step_flops, step_products
 from training_step.fairseq_data import full_batches
@@ -19,10 +18,9 @@ from training_step.fairseq_session import configuration, ours_defaults
 from training_step.flops import ModelShape
 from training_step.metrics import Spread, datasheet_peak, evaluate, ratio, summarize
 from training_step.products import BareProducts
-from training_step.report import report, table
+from training_step.report import report
 from training_step.session import profile, run_steps
 from training_step.settings import Settings
-from training_step.worker import answer
 
 from fairseq_maelm.models.config import complete_config
 from fairseq_maelm.models.sizes import SIZES as ARCHITECTURES
@@ -128,21 +126,6 @@ def test_tables_name_everyone_and_what_failed():
     assert "processor time" in report([run], "processor")
 
 
-def test_report_of_a_run_in_which_all_failed():
-    run = run_of({"maelm": [1.0]}, machine={})
-    run["contenders"] = {"maelm": {"error": "out of memory"}}
-    assert "MAE-LM, ours failed: out of memory" in report([run], "wall")
-
-
-def test_table_is_aligned():
-    assert table(["", "n"], [["a", "1"], ["bbb", "22"]]).splitlines() == [
-        "|     |  n |",
-        "| :-- | -: |",
-        "| a   |  1 |",
-        "| bbb | 22 |",
-    ]
-
-
 def test_results_are_merged_and_resumed(tmp_path):
     first, second = run_of({"maelm": [1.0]}), run_of({"roberta": [1.0]}, date="2026-01-01 00:00:00")
     path = tmp_path / "new" / "result.json"
@@ -160,34 +143,6 @@ def test_results_are_merged_and_resumed(tmp_path):
     path.write_text("[]")
     with pytest.raises(ValueError, match="not a result of this version of the benchmark"):
         store.read_runs(path)
-
-
-def test_every_point_of_the_command_line_is_measured():
-    words = ["--data", ".", "--output", "o.json", "--size", "tiny", "--precision", "fp32", "bf16"]
-    asked = pretraining.points(pretraining.arguments_of(words))
-    assert [(each.precision, each.masking) for each in asked] == [
-        (precision, masking) for precision in ("fp32", "bf16") for masking in (0.15, 0.4)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--data", "nowhere"], "has no dict.txt, train.bin, train.idx"),
-        (["--data", "nowhere", "--contenders", "bert"], "there is no contender 'bert'; choose from maelm"),
-        (
-            ["--data", "nowhere", "--contenders", "roberta+compile"],
-            "roberta cannot be changed by .compile: nothing goes with it",
-        ),
-        (["--data", "nowhere", "--authors-code", "nowhere"], "nowhere is not a folder"),
-        (["--merge", "README.md"], "README.md is not a result"),
-    ],
-)
-def test_bad_input_is_refused(words, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("README.md").write_text("{}")
-    with pytest.raises(SystemExit, match=message):
-        pretraining.main([*words, "--output", "result.json"])
 
 
 def test_options_say_what_is_compared():
@@ -220,15 +175,6 @@ def test_modern_size_is_that_of_the_architecture():
         assert (encoder.layers, encoder.embed_dim) == (numbers["encoder_layers"], numbers["encoder_embed_dim"])
         assert encoder.attention_heads == numbers["encoder_attention_heads"]
     assert settings.decoder_layers == numbers["decoder_layers"]
-
-
-def test_authors_code_needs_their_repository_and_a_process_of_its_own(tmp_path):
-    with pytest.raises(ValueError, match="give a copy of the authors' repository"):
-        authors_code.import_fork(tmp_path)
-    (tmp_path / "fairseq" / "models" / "ae").mkdir(parents=True)
-    with pytest.raises(ValueError, match="a separate process"):
-        authors_code.import_fork(tmp_path)
-    assert (authors_code.installed_fairseq(tmp_path) / "trainer.py").is_file()
 
 
 class Steps:
@@ -275,15 +221,6 @@ def test_stages_add_up_to_the_step(monkeypatch):
     assert stages["data"] == stages["encoder forward"] == 1.0
     assert stages["head and loss"] == 2.0
     assert stages["total"] == pytest.approx(sum(value for name, value in stages.items() if name != "total"))
-
-
-def test_a_worker_s_errors_are_answers():
-    class Worker:
-        def build(self) -> None:
-            raise KeyError("no such thing")
-
-    assert answer(Worker(), '{"command": "build"}') == {"error": "KeyError: 'no such thing'"}
-    assert "unknown command" in answer(Worker(), '{"command": "rmtree"}')["error"]
 
 
 def test_only_full_sequences_make_batches():

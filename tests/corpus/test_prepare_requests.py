@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import usage_error
 
 from fairseq_maelm.corpus import CorpusError, prepare
 
-from .texts import DOCUMENTS, as_text, contents, flat, settings_for, train_model, write_text
+from .texts import DOCUMENTS, as_text, contents, settings_for, write_text
 
 
 def test_the_same_request_again_does_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -63,22 +62,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_changed_inputs_are_noticed(folder: Path) -> None:
-    prepare(settings_for(folder))
-    model = folder / "m.model"
-    model.write_bytes(train_model(flat(DOCUMENTS)))
-    with pytest.raises(CorpusError, match=r"--sentencepiece-model was None and is now 'm\.model'"):
-        prepare(settings_for(folder, sentencepiece_model=model))
-    write_text(folder / "more.txt", DOCUMENTS)
-    with pytest.raises(CorpusError, match="inputs was 1 files and is now 2"):
-        prepare(settings_for(folder, inputs=(folder / "text.txt", folder / "more.txt")))
-    with pytest.raises(CorpusError, match=r"inputs had the file .*text\.txt and now has .*more\.txt"):
-        prepare(settings_for(folder, inputs=(folder / "more.txt",)))
-    write_text(folder / "text.txt", list(reversed(DOCUMENTS)))
-    with pytest.raises(CorpusError, match=r"the file .*text\.txt was changed since"):
-        prepare(settings_for(folder))
-
-
 BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "no inputs": ({"inputs": ()}, "name at least one input"),
     "fraction 0": ({"valid_fraction": 0.0}, "--valid-fraction must be between 0 and 1"),
@@ -116,23 +99,6 @@ def test_bad_requests_are_refused(folder: Path, name: str) -> None:
     assert not (folder / "data" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["text.txt", "--shards", 101], "argument --shards: must be between 1 and 100"),
-        (["text.txt", "--valid-fraction", 1], "--valid-fraction must be between 0 and 1, both excluded"),
-        (["text.txt", "--vocabulary", "nowhere"], "argument --vocabulary: there is no nowhere"),
-        (["text.txt", "--valid", "nowhere"], "argument --valid: there is no nowhere"),
-        (["nowhere"], "argument INPUT: there is no nowhere"),
-    ],
-)
-def test_wrong_options_are_one_line(
-    folder: Path, words: list[Any], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    assert message in usage_error(capsys, ["prepare", "corpus", *words, "--output", "data"])
-
-
 def test_texts_without_documents_are_refused(folder: Path) -> None:
     (folder / "blank.txt").write_text("\n \n\u200b\n")
     with pytest.raises(CorpusError, match="the inputs hold no documents"):
@@ -160,11 +126,3 @@ def test_an_error_in_a_worker_reaches_the_user(folder: Path, workers: int) -> No
     line = as_text(DOCUMENTS).count("\n") + 1
     with pytest.raises(CorpusError, match=rf"text\.txt:{line}: not valid UTF-8"):
         prepare(settings_for(folder, workers=workers))
-
-
-@pytest.mark.parametrize("content", [b"", b"not a model"])
-def test_a_bad_model_is_refused_before_any_work(folder: Path, content: bytes) -> None:
-    (folder / "bad.model").write_bytes(content)
-    with pytest.raises(CorpusError, match=r"bad\.model is not a sentencepiece model"):
-        prepare(settings_for(folder, sentencepiece_model=folder / "bad.model"))
-    assert not (folder / "data").exists()

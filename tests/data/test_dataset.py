@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from support import scheme_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
-from fairseq_maelm.data.length_buckets import order_by_length
-from fairseq_maelm.data.masking import rounding_draws
 from fairseq_maelm.data.masking_variants import MASKED_INPUTS, EncoderView, VisibleTokens, encoder_input
 
 VOCABULARY, PAD, MASK = 40, 1, 39
@@ -131,17 +129,6 @@ def test_epochs_differ_and_validation_does_not():
             samples.append(dataset.collater([dataset[i] for i in range(4)]))
         first, second = (sample["net_input"]["layout"]["predicted_slots"].tolist() for sample in samples)
         assert (first != second) == differs
-
-
-def test_order_is_by_length_and_anew_each_epoch():
-    dataset = dataset_of([5, 9, 5, 9, 5, 9, 5, 9])
-    orders = []
-    for epoch in (1, 2, 1):
-        dataset.set_epoch(epoch)
-        orders.append(dataset.ordered_indices().tolist())
-        assert [int(dataset.sizes[i]) for i in orders[-1]] == [5] * 4 + [9] * 4
-        assert orders[-1] == order_by_length(dataset.sizes, rounding_draws(1, epoch, np.arange(8))).tolist()
-    assert orders[0] == orders[2] != orders[1]
 
 
 @settings(max_examples=60)

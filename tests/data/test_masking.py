@@ -75,17 +75,6 @@ def test_equal_lengths_mask_equally_many_where_their_draws_are_near(length, prob
     assert counts.sum() == 1 or (np.diff(counts) >= 0).all() and counts[-1] - counts[0] <= 1
 
 
-@pytest.mark.parametrize("length", [2, 7, 64, 127, 512])
-@pytest.mark.parametrize("probability", [0.15, 0.4])
-def test_masking_rate_of_every_length_is_exact_in_every_epoch(length, probability):
-    """The rate is p within five standard deviations of rounding alone, at every length."""
-    exact = min(probability * length, length - 1)
-    fraction = exact - math.floor(exact)
-    for epoch in (1, 2):
-        counts = draw(scheme_of(mask_prob=probability), [length] * 4000, epoch=epoch)[2].predicted.sum(axis=1)
-        assert abs(counts.mean() - exact) <= 5 * math.sqrt(fraction * (1 - fraction) / 4000) + 1e-9
-
-
 @settings(max_examples=200)
 @given(st.integers(2, 600), probabilities, st.booleans(), st.booleans())
 def test_number_is_the_expected_one_over_all_draws(length, probability, protect, whole_words):

@@ -108,12 +108,3 @@ def test_a_run_stops_in_the_middle_of_an_epoch(toy_data, domain, checkpoint, tmp
     last = torch.load(tmp_path / "checkpoint_last.pt")
     assert last["optimizer_history"][-1]["num_updates"] == validations - 1
     assert output.count("stopping training: ") == output.count("done training in ") == output.count("end of epoch") == 1
-
-
-@pytest.mark.slow
-def test_general_text_of_another_vocabulary_is_refused(toy_data, domain, checkpoint, tmp_path):
-    shutil.copytree(domain, tmp_path / "other")
-    lines = (domain / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "other" / "dict.txt").write_text("".join(lines[::-1]), encoding="utf-8")
-    command = adapting(domain, tmp_path / "other", checkpoint, tmp_path / "run", "--general-ratio", 0.5)
-    assert "must share one dictionary" in run(command, check=False)

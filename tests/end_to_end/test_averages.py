@@ -143,33 +143,3 @@ def test_fine_tuning_from_an_average_and_with_one(topics, pretrained, toy_data, 
         + ["--log-format", "json", "--num-workers", 0, "--required-batch-size-multiple", 1]
     )
     assert len(losses(validated, "valid")) == 1
-
-
-def test_the_hub_and_the_export_take_the_average(pretrained, toy_data, tmp_path):
-    written = tmp_path / "average" / BEST
-    export(pretrained / LAST, written.parent)
-    hub = MaelmModel.from_pretrained(str(written.parent))
-    assert torch.equal(hub.model.encoder.embed_tokens.weight, weights(written)["encoder.embed_tokens.weight"])
-    assert len(hub.fill_mask("The <mask> of the <mask>.", topk=2)) == 2
-    run(["maelm", "export", "--checkpoint", written, "--output", tmp_path / "exported", "--format", "maelm"])
-    assert (tmp_path / "exported" / "config.json").exists()
-
-
-def test_what_holds_no_average_is_refused_in_one_line(pretrained, tmp_path):
-    written, other = tmp_path / "average", tmp_path / "other"
-    export(pretrained / LAST, written)
-    for checkpoint, folder, told in (
-        (written, other, "holds no average of the weights: it was not trained with --store-ema"),
-        (pretrained / LAST, written, "average exists already: name another folder, or give --replace"),
-        (tmp_path / "missing.pt", other, "there is no checkpoint"),
-    ):
-        output = export(checkpoint, folder, check=False)
-        assert told in output.splitlines()[-1] and "Traceback" not in output
-    assert not other.exists()
-
-
-def test_the_comparison_sees_another_decay(pretrained):
-    """Guards the tests above."""
-    wrong = {name: tensor * 1.001 for name, tensor in by_hand(pretrained).items()}
-    with pytest.raises(AssertionError):
-        assert_average(average(pretrained / LAST), wrong, weights(pretrained / LAST))

@@ -62,15 +62,6 @@ def assert_equal_runs(first: tuple[Path, str], second: tuple[Path, str], number:
             assert one[metric] == pytest.approx(two[metric], rel=1e-3), f"{metric} of update {one['num_updates']}"
 
 
-def test_the_comparison_sees_another_order_of_magnitude(tmp_path):
-    """Guards the tests here: weights that differ by a thousandth are not equal."""
-    for name, scale in (("one", 1.0), ("two", 1.001)):
-        (tmp_path / name).mkdir()
-        torch.save({"model": {"weight": torch.ones(3) * scale}}, tmp_path / name / "checkpoint_last.pt")
-    with pytest.raises(AssertionError, match="relative difference"):
-        assert_equal_runs((tmp_path / "one", ""), (tmp_path / "two", ""), 0)
-
-
 @pytest.fixture(scope="module")
 def four_sequences(toy_data, tmp_path_factory) -> Path:
     """All data in one batch, so that every way to cut it gives the same updates: one an epoch, masked again in each."""
@@ -86,12 +77,6 @@ def one_batch(four_sequences, tmp_path_factory) -> tuple[Path, str]:
 def test_update_freq_equals_one_batch(four_sequences, one_batch, tmp_path):
     cut_in_time = ["--batch-size", 1, "--update-freq", 4, "--max-epoch", 4]
     output = run(training(four_sequences, tmp_path, *NO_DROPOUT, *cut_in_time))
-    assert_equal_runs(one_batch, (tmp_path, output), 4)
-
-
-def test_two_ranks_equal_one_rank_with_the_double_batch(four_sequences, one_batch, tmp_path):
-    over_ranks = ["--batch-size", 2, "--max-epoch", 4, "--ddp-backend", "legacy_ddp"]
-    output = run_ranks(training(four_sequences, tmp_path, *NO_DROPOUT, *over_ranks), 2, tmp_path)
     assert_equal_runs(one_batch, (tmp_path, output), 4)
 
 

@@ -34,12 +34,6 @@ def same_topic(generator: random.Random) -> Line:
     return sentence(first, generator), sentence(second, generator), "same" if first == second else "different"
 
 
-def distance_from_the_sea(generator: random.Random) -> Line:
-    """Regression of a number that the topic decides."""
-    topic = generator.choice(sorted(TOPICS))
-    return sentence(topic, generator), str({"sea": 0.0, "garden": 0.5, "kitchen": 1.0, "court": 2.0}[topic])
-
-
 def prepare_task(folder: Path, data: Path, line: Callable[[random.Random], Line], *options: str) -> Path:
     """Write tables of 160 and 40 examples and prepare them."""
     generator = random.Random(5)
@@ -79,21 +73,6 @@ def hub_logits(hub: MaelmHubInterface, lines: list[Line]) -> torch.Tensor:
 def topics(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the classification task."""
     return prepare_task(tmp_path_factory.mktemp("topics"), toy_data, topic_of_a_sentence)
-
-
-@pytest.mark.slow
-def test_classification_in_bf16_with_little_memory(topics, pretrained, tmp_path):
-    output = finetune(topics, pretrained, tmp_path, "--precision", "bf16", "--checkpoint-activations")
-    assert max(losses(output, "valid", "accuracy")) > 60, "as in single precision"
-    model = parameters(tmp_path / "checkpoint_best.pt")
-    assert {tensor.dtype for tensor in model.values()} == {torch.float32, torch.int64}
-    # The checkpoint is as good in single precision.
-    hub = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_best.pt", str(topics))
-    lines = table(topics)
-    labels = hub.task.label_dictionary
-    predicted = hub_logits(hub, lines).argmax(dim=1)
-    right = [labels[int(index) + labels.nspecial] == line[-1] for index, line in zip(predicted, lines)]
-    assert 100 * sum(right) / len(right) > 60
 
 
 @pytest.mark.slow
@@ -167,48 +146,6 @@ def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(toy_data, pret
     with torch.no_grad():
         logits, _ = hub.model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
     torch.testing.assert_close(logits, hub_logits(hub, lines), rtol=1e-5, atol=1e-5)
-
-
-def long_pair(generator: random.Random) -> Line:
-    """A pair of which one text or both have more tokens than the model has positions."""
-    topic = generator.choice(sorted(TOPICS))
-    texts = (" ".join(sentence(topic, generator) for _ in range(count)) for count in generator.choices((1, 4, 16), k=2))
-    return *texts, topic
-
-
-@pytest.mark.slow
-def test_long_texts_are_cut_as_in_training(toy_data, pretrained, tmp_path):
-    """The longer text of a pair is cut first."""
-    task = prepare_task(tmp_path, toy_data, long_pair)
-    finetune(task, pretrained, tmp_path / "run", "--max-update", 1, "--disable-validation")
-    hub = MaelmModel.from_pretrained(str(tmp_path / "run"), "checkpoint_last.pt", str(task))
-    hub.task.load_dataset("valid")
-    lines = table(task)
-    rows = hub.task.datasets["valid"].collate(np.arange(len(lines)))["net_input"]["src_tokens"]
-    for row, line in zip(rows, lines):
-        tokens = hub.encode(*line[:-1], max_length=hub.model.max_positions())
-        assert torch.equal(tokens, row[: len(tokens)])
-    assert len({len(hub.encode(*line[:-1])) > 96 for line in lines}) == 2, "some are cut, and some are not"
-
-
-@pytest.mark.slow
-def test_regression(toy_data, pretrained, tmp_path):
-    task = prepare_task(tmp_path, toy_data, distance_from_the_sea, "--regression")
-    output = finetune(task, pretrained, tmp_path / "whole", epochs=6)
-    errors = losses(output, "valid")
-    assert len(errors) == 6
-
-    hub = MaelmModel.from_pretrained(tmp_path / "whole")
-    lines = table(task)
-    truth = torch.tensor([[float(line[-1])] for line in lines])
-    squared = torch.nn.functional.mse_loss(hub_logits(hub, lines), truth)
-    best = max(range(6), key=lambda epoch: (losses(output, "valid", "pearson")[epoch], epoch))
-    assert float(squared) == pytest.approx(errors[best], abs=6e-4)
-    values = hub.classify([line[0] for line in lines])
-    assert values == pytest.approx(hub_logits(hub, lines)[:, 0].tolist(), abs=1e-5)
-    assert float(squared) < float(truth.var(correction=0)), "no better than the mean"
-    with pytest.raises(ValueError, match="predicts values, which have no probabilities"):
-        hub.class_probabilities(["the sea"])
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import usage_error
 
-from end_to_end.toy import TOPICS, run, sentence, train_log, write_corpus
+from end_to_end.toy import TOPICS, run, sentence, train_log
 from fairseq_maelm import MaelmModel, cli
 
 HEAD = "sentence_classification_head"
@@ -138,7 +137,7 @@ def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks
     assert {label for _, label in predictions(tmp_path / "valid")} <= set(LABELS.values())
 
 
-def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pretrained, toy_data, tmp_path, capsys):
+def test_scores_of_similarity(tasks, pretrained, tmp_path, capsys):
     logged = validations(recipe("STS-B", tasks, pretrained, tmp_path / "run", epochs=2))
     checkpoint = tmp_path / "run" / "checkpoint_best.pt"
     metrics = predict(capsys, tasks / "STS-B", checkpoint, tmp_path / "dev.tsv")
@@ -148,39 +147,5 @@ def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pr
     assert predict(capsys, tasks / "STS-B", checkpoint, tmp_path / "STS-B.tsv", "test") == {}
     scores = [float(score) for _, score in predictions(tmp_path / "STS-B.tsv")]
     assert len(scores) == STS_ROWS["test"] and all(0 <= score <= 5 for score in scores)
-
-    def refused(task: str, of: Path, split: str = "test") -> str:
-        with pytest.raises(SystemExit) as caught:
-            predict(capsys, tasks / task, of, tmp_path / "refused", split)
-        assert not (tmp_path / "refused").exists()
-        return str(caught.value.code) + capsys.readouterr().err
-
-    assert "is a pretrained checkpoint: give --prompt, or fine-tune it first" in refused("MNLI", pretrained)
-    assert "has 1 outputs, and" in refused("MNLI", checkpoint)
-    assert "has 3 outputs, and" in refused("STS-B", whole[0] / "checkpoint_best.pt")
-    assert "there is no" in refused("STS-B", checkpoint, "dev")
-    with pytest.raises(SystemExit, match="STS-B.tsv exists already: name another file"):
-        predict(capsys, tasks / "STS-B", checkpoint, tmp_path / "STS-B.tsv")
-
-    other = prepare(tasks.parent / "glue", other_vocabulary(tmp_path, capsys), tmp_path / "other")
-    assert "another vocabulary of the same size" in refused(str(other / "STS-B"), checkpoint)
-
-
-def other_vocabulary(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A data folder with other pieces than the toy corpus, but the same number of them."""
-    write_corpus(folder / "text.txt", seed=2)
-    text = (folder / "text.txt").read_text(encoding="utf-8")
-    (folder / "text.txt").write_text(text.replace("s", "z"), encoding="utf-8")
-    words = ["--vocabulary-size", "400", "--valid-fraction", "0.1", "--workers", "1"]
-    cli.main(["prepare", "corpus", str(folder / "text.txt"), "--output", str(folder / "data"), *words])
-    return folder / "data"
-
-
-def test_what_is_missing_is_said(tasks, pretrained, tmp_path, capsys):
-    words = ["--checkpoint", pretrained, "--output", tmp_path / "run"]
-    line = usage_error(capsys, ["finetune", tasks / "MNLI", *words, "--recipe", "SNLI"])
-    assert "there is no recipe SNLI: give a file, or one of CoLA, MNLI, MRPC" in line
-    assert "there is no" in usage_error(capsys, ["finetune", tasks / "SNLI", *words])
-    with pytest.raises(SystemExit, match="is not a prepared task: make one with `maelm prepare sentences`"):
-        cli.main(["finetune", str(tasks), *map(str, words)])
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="predicts values, which have no probabilities"):
+        MaelmModel.from_pretrained(str(tmp_path / "run")).class_probabilities([("the sea", "a ship")])

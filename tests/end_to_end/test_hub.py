@@ -2,7 +2,6 @@
 
 import copy
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 from fairseq_maelm.text.truncation import truncate
 
 SENTENCES = 8
-VOCABULARY = ("dict.txt", "sentencepiece.bpe.model")
 TEXTS = [
     "The sailor takes the rope to the harbour and sails until night.",
     "Every morning a judge objects at the bench; the oath is old.",
@@ -52,19 +50,6 @@ def learned(overfitted, hub) -> list[str]:
 
 
 # Training
-
-
-def test_a_checkpoint_keeps_the_decoder_it_was_trained_with(overfitted, tmp_path):
-    """Four layers are what maelm_tiny had at first; a checkpoint's own numbers count, not those of its size today."""
-    data = overfitted[1]
-    output = run(training(data, tmp_path, "--decoder-layers", 4, "--max-update", 1))
-    assert output.count("--decoder-layers 4 is more than a third of the encoder's 2 layers") == 1
-    assert "more than a third" not in overfitted[2]
-    config = torch.load(tmp_path / "checkpoint_last.pt")["cfg"]["model"]
-    assert (config["_name"], config["decoder_layers"]) == ("maelm_tiny", 4)
-    hub = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(data))
-    assert len(hub.model.decoder.layers) == 4
-    assert len(hub.fill_mask("a <mask> in the evening", topk=1)) == 1
 
 
 def test_loss_at_the_start_is_that_of_guessing(overfitted, hub):
@@ -118,22 +103,6 @@ def test_long_texts_are_cut_as_glue_is_prepared(hub, texts, max_length):
     expected = [begin, *kept[0], *([end, *kept[1]] if len(kept) == 2 else [])]
     assert tokens.tolist() == expected and tokens.dtype == torch.int64
     assert len(tokens) == (max_length if cut_any else len(hub.encode(*texts)))
-
-
-def test_cut_texts_can_be_used(hub):
-    hub = MaelmHubInterface(hub.config, hub.task, copy.deepcopy(hub.model), hub.tokenizer).eval()
-    hub.register_classification_head("topic", 3)
-    long_text = "rope " * 600
-    batch = hub.encode_batch([long_text, "rope"], max_length=hub.model.max_positions())
-    assert batch.shape == (2, 512) and batch[0, -1] == hub.dictionary.eos()
-    with torch.no_grad():
-        assert hub.predict("topic", batch).shape == (2, 3)
-        alone = hub.predict("topic", hub.encode(long_text, max_length=512))
-    with pytest.raises(ValueError, match=r"has \d+ tokens and the model has 512 positions: .*encode.*max_length=512"):
-        hub.predict("topic", hub.encode(long_text))
-    assert alone.shape == (1, 3)
-    with pytest.raises(ValueError, match="max_length must be at least 6 to keep a token of each text, not 5"):
-        hub.encode("rope", "rope", max_length=5)
 
 
 # Features
@@ -242,20 +211,6 @@ def test_the_model_is_left_as_it_was(hub):
 # Loading
 
 
-def moved(overfitted, folder: Path, missing: str = "") -> Path:
-    """Copy the checkpoint and its vocabulary to a folder, all but one file."""
-    for source in (overfitted[0] / "checkpoint_last.pt", *(overfitted[1] / name for name in VOCABULARY)):
-        if source.name != missing:
-            shutil.copy(source, folder)
-    return folder
-
-
-def test_a_checkpoint_moves_with_its_vocabulary_alone(overfitted, hub, tmp_path):
-    """The path of the training data in the checkpoint is not used, and no text is needed."""
-    other = MaelmModel.from_pretrained(str(moved(overfitted, tmp_path)), "checkpoint_last.pt", ".")
-    assert other.fill_mask("The <mask> is old.") == hub.fill_mask("The <mask> is old.")
-
-
 def test_a_checkpoint_of_another_machine_loads(overfitted, hub, tmp_path):
     """How attention was computed in training binds neither the hub nor the analysis."""
     folder, data, _ = overfitted
@@ -268,27 +223,6 @@ def test_a_checkpoint_of_another_machine_loads(overfitted, hub, tmp_path):
     assert torch.equal(other.extract_features(tokens), hub.extract_features(tokens))
     analyzed = CheckpointEncoder(tmp_path / "checkpoint.pt", data).to(torch.device("cpu"))
     assert torch.equal(analyzed.hidden_states(tokens[None], None)[-1], hub.extract_features(tokens))
-
-
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        ("checkpoint_last.pt", "there is no checkpoint"),
-        ("dict.txt", "there is no dict.txt"),
-        ("sentencepiece.bpe.model", "there is no sentencepiece.bpe.model in"),
-    ],
-)
-def test_missing_files_are_named(overfitted, tmp_path, missing, message):
-    with pytest.raises(FileNotFoundError, match=message):
-        MaelmModel.from_pretrained(str(moved(overfitted, tmp_path, missing)), "checkpoint_last.pt", ".")
-
-
-def test_another_vocabulary_is_refused(overfitted, tmp_path):
-    dictionary = moved(overfitted, tmp_path) / "dict.txt"
-    lines = dictionary.read_text(encoding="utf-8").splitlines(keepends=True)
-    dictionary.write_text("".join(reversed(lines)), encoding="utf-8")
-    with pytest.raises(ValueError, match="another vocabulary of the same size"):
-        MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", ".")
 
 
 # What users of fairseq's RoBERTa expect, and vectors

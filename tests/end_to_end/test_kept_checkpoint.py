@@ -23,7 +23,6 @@ TRAINING: list[Any] = ["--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98
 TRAINING += ["--clip-norm", 2.0, "--lr-scheduler", "polynomial_decay", "--lr", "1e-2", "--warmup-updates", 2]
 TRAINING += ["--total-num-update", 20, "--batch-size", 16, "--cpu", "--num-workers", 0, "--log-format", "json"]
 TRAINING += ["--log-interval", 1, "--seed", 1, "--no-epoch-checkpoints"]
-WORDS = [("The", "O"), ("sailor", "WHO"), ("takes", "O"), ("the", "O"), ("rope", "WHAT"), (".", "O")]
 
 
 def loss_of_updates(output: str) -> list[float]:
@@ -48,23 +47,3 @@ def test_training_goes_on(tmp_path):
     task = ["--task", "maelm", "--criterion", "maelm", "--tokens-per-sample", 48, "--max-update", 8]
     output = run(["fairseq-train", KEPT / "data", *task, *SIZES, *TRAINING, "--save-dir", tmp_path])
     assert loss_of_updates(output)[:2] == pytest.approx([6.682, 6.646], abs=2e-3)
-
-
-def test_it_is_fine_tuned(tmp_path):
-    text = "".join(f"{word} {label}\n" for word, label in WORDS) + "\n"
-    for split in ("train", "valid"):
-        (tmp_path / split).write_text(text * 16, encoding="utf-8")
-    files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", tmp_path / "task"]
-    run(["maelm", "prepare", "tagging", "--vocabulary", KEPT / "data", *files])
-    task = ["--task", "maelm_tagging", "--criterion", "maelm_tagging", "--tokens-per-sample", 48, "--window-overlap", 8]
-    start = ["--finetune-from-model", CHECKPOINT, "--max-update", 2, "--disable-validation"]
-    command = ["fairseq-train", tmp_path / "task", *task, *start, *SIZES, *TRAINING, "--save-dir", tmp_path / "tuned"]
-    output = run(command)
-    assert "dropping decoder, lm_head of the checkpoint" in output
-    assert loss_of_updates(output)[0] == pytest.approx(1.609, abs=2e-3)
-
-
-def test_it_is_exported(tmp_path):
-    pytest.importorskip("transformers")
-    export = ["maelm", "export", "--checkpoint", CHECKPOINT, "--vocabulary", KEPT / "data", "--format", "maelm"]
-    assert "verified" in run([*export, "--output", tmp_path / "folder"])

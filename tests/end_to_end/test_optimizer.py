@@ -65,18 +65,3 @@ def test_muon_stopped_and_continued_equals_never_stopped(data, tmp_path, precisi
     assert differences(*averages) == []
     hidden = [state for state in whole["optimizer"]["state"].values() if "momentum_buffer" in state]
     assert len(hidden) > 10 and {state["momentum_buffer"].dtype for state in hidden} == {torch.float32}
-
-
-def test_muon_fine_tunes(toy_data, data, tmp_path):
-    """The matrices of the encoder's two layers are Muon's, those of the new head AdamW's."""
-    train(data, tmp_path / "pretrained", "fused_adamw", 1)
-    checkpoint = tmp_path / "pretrained" / LAST
-    words = ["maelm", "prepare", "sentences", "--vocabulary", toy_data, "--output", tmp_path / "task"]
-    rows = "the cook bakes\tkitchen\nthe judge objects\tcourt\n"
-    (tmp_path / "table.tsv").write_text(rows * 8)
-    run([*words, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv"])
-    words = ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", tmp_path / "tuned"]
-    options = ["--gpus", 0, "--epochs", 2, "--batch-size", 8, "--lr", 1e-3, "--", "--optimizer", "muon"]
-    assert len(losses(run([*words, *options]), "valid", "accuracy")) == 2
-    state = results(tmp_path / "tuned" / LAST)["optimizer"]["state"].values()
-    assert sum("momentum_buffer" in each for each in state) == 2 * 4

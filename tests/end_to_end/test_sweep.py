@@ -2,7 +2,6 @@
 
 import csv
 import random
-import re
 import shlex
 import subprocess
 import time
@@ -118,31 +117,6 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
             process.kill()
             process.wait()
     assert len(list(output.rglob("run.json"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "more", "message"),
-    [
-        ({"options": {**OPTIONS, "num-clases": 4}}, [], "num-clases"),
-        ({"options": {"task": "unheard_of", "criterion": "sentence_prediction"}}, [], "invalid choice: 'unheard_of'"),
-        ({"data": "missing"}, [], "there is no folder .*missing"),
-        ({}, ["--options=--dropuot 0.1"], "unrecognized arguments: --dropuot"),
-        ({}, ["--only", "lr=7"], "topics has none of these values"),
-        ({}, ["--large"], "has no search_large"),
-        ({}, ["--gpus", "0", "--jobs", "2"], "give neither --jobs nor --slurm"),
-        ({}, ["--precision", "fp16"], "fp16 needs a GPU"),
-        ({}, ["--checkpoint", "ours=random"], "two checkpoints have the same name"),
-        ({}, ["--checkpoint", "x=random:y"], "needs a checkpoint for its size"),
-        ({}, ["--checkpoint", "x=/no/such.pt"], "there is no checkpoint /no/such.pt"),
-    ],
-)  # fmt: skip
-def test_what_cannot_work_is_refused_before_anything_is_written(
-    changes, more, message, tasks, pretrained, tmp_path, capsys
-):
-    with pytest.raises(SystemExit) as caught:
-        cli.main(list(map(str, command(tmp_path, tasks, pretrained, *more, **changes)[1:])))
-    assert re.search(f"maelm sweep: error: .*{message}", str(caught.value.code) + capsys.readouterr().err)
-    assert not (tmp_path / "sweep").exists()
 
 
 def test_a_dry_run_shows_every_command_and_writes_nothing(tasks, pretrained, tmp_path, capsys):

@@ -44,24 +44,6 @@ def words(tmp_path: Path) -> list[str]:
     return [str(PLAN), str(tmp_path), str(tmp_path / "o"), "--tasks", f"v1.0={tmp_path}", "--set", *paths]
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        ("dev.jsonl", "dev.jsonl, which the step 'task' needs"),
-        ("train.jsonl", "there is no train.jsonl or train.conll for --tasks v1.0="),
-        ("sentencepiece.bpe.model", "sentencepiece.bpe.model, which the step 'domain' needs"),
-        ("c.pt", "c.pt: give a file, a folder, or one of maelm-small"),
-    ],
-)
-def test_files_must_be_whole(
-    missing: str, message: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / missing).unlink()
-    with pytest.raises(SystemExit):
-        rows.parse(words)
-    assert message in capsys.readouterr().err
-
-
 def test_labels_of_records_are_compared_with_predicted_ones(tmp_path: Path) -> None:
     records = [("a", "x"), ("d", " x"), ("e", "x"), ("f", "y z")]
     lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in records]

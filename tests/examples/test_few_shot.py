@@ -120,12 +120,6 @@ def test_a_checkpoint_may_be_an_encoder_that_comes_along(words: list[str]) -> No
     assert checkpoint.is_file() and "maelm-small-uncased" in checkpoint.parts
 
 
-def test_files_that_the_plan_needs_must_be_given(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        rows.main([word for word in words if not word.startswith("splits=")])
-    assert "few_shot.yaml needs --set splits=PATH" in capsys.readouterr().err
-
-
 def test_places_are_filled_word_by_word(tmp_path: Path) -> None:
     known = {
         "folder": tmp_path / "a b",

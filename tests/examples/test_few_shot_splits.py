@@ -62,13 +62,6 @@ def test_colas_order_goes_on_from_seed_to_seed():
     assert dict(few_shot_splits("CoLA", lines, 4, [13]))[13] != fresh[13]
 
 
-def test_the_process_generator_is_left_alone():
-    np.random.seed(5)
-    expected = np.random.RandomState(5).rand()
-    list(few_shot_splits("RTE", lines_of("RTE"), 4))
-    assert np.random.rand() == expected
-
-
 def test_sets_are_balanced_and_apart(caplog):
     for _, split in few_shot_splits("RTE", lines_of("RTE"), 5):
         for lines in split:
@@ -97,26 +90,6 @@ def test_known_sums_are_whole():
         assert names[:5] == list(map(str, SEEDS)) and all(name.startswith("test") for name in names[5:])
     assert script.known_sums("CoLA", 13, 16)[0].startswith("8b3b16bd")
     assert script.known_sums("CoLA", 13, 8) == script.known_sums("CoLA", 14, 16) == (None, None)
-
-
-def test_md5_of_a_file_of_lines():
-    # The sum of RFC 1321's test suite for "abc".
-    assert md5_of(["a", "bc"]) == "900150983cd24fb0d6963f7d28e17f72"
-
-
-@pytest.mark.parametrize(
-    ("task", "content", "expected"),
-    [
-        ("CoLA", "gj04\t1\t\tHe  ran.\n", "He ran.\t1\n"),
-        ("RTE", "index\tsentence1\tsentence2\tlabel\n0\ta \tb\tentailment\n", "a\tb\tentailment\n"),
-        ("QQP", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\ta\t\t0\n4\ta\n", ""),
-    ],
-)
-def test_tables_of_glue(task, content, expected, tmp_path, caplog):
-    (tmp_path / "dev.tsv").write_text(content)
-    script.write_table(task, "valid", tmp_path / "dev.tsv", tmp_path / "tables" / "test.tsv")
-    assert (tmp_path / "tables" / "test.tsv").read_text() == expected
-    assert ("left out 1 pieces of rows and 1 rows with an empty sentence" in caplog.text) == (task == "QQP")
 
 
 def write_glue(folder: Path) -> Path:

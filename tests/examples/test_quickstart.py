@@ -87,13 +87,6 @@ def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_summary_without_fine_tuning(tmp_path: Path) -> None:
-    write_training_logs(tmp_path / "logs")
-    results = {**RESULTS, "fine_tuning": {"accuracy": {}, "seconds": 0.0}}
-    assert "none: the text is too short" in quickstart.write_summary(tmp_path, results)
-    assert (tmp_path / "curves.png").exists()
-
-
 def test_counting_knows_the_words_that_it_is_given() -> None:
     train = [(f"{word} {filler} far", "x y", word) for word in ("robin", "anchor") for filler in ("the", "a", "old")]
     test = [("an robin far", "x y", "robin"), ("the anchor far", "x y", "anchor")]
@@ -137,19 +130,6 @@ def test_the_longest_words_of_held_out_paragraphs_are_masked(tmp_path: Path) -> 
     assert texts.held_out_sentences(text, lambda text: False) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--updates", "0"], "at least 1"), (["no/such/file.txt"], "no/such/file.txt")],
-)
-def test_bad_arguments_are_refused_before_any_work(
-    arguments: list[str], message: str, tmp_path: Path, capsys: Any
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        quickstart.main([*arguments, "--output", str(tmp_path / "run")])
-    assert message in str(stopped.value) + capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.slow
 def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generator = np.random.default_rng(0)
@@ -185,8 +165,3 @@ def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8")) == written
     with pytest.raises(SystemExit, match=r"other settings \(fine_tunings: 1 then, 2 now\)"):
         quickstart.main([*run[2:], "--seeds", "2"])
-
-
-def test_fine_tuning_keeps_away_from_the_current_folder(tmp_path: Path) -> None:
-    words = quickstart.fine_tuning(tmp_path / "data", tmp_path, Path("short.pt"), updates=10, seed=1)
-    assert "--no-save" in words and words[words.index("--save-dir") + 1] == str(tmp_path)

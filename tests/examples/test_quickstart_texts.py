@@ -5,8 +5,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart"
 # The example's modules are in its script's folder and in no package.
 sys.path.insert(0, str(QUICKSTART))
@@ -58,29 +56,6 @@ def test_docstring_becomes_prose_without_code_tables_and_markup() -> None:
     ]
 
 
-def test_fenced_code_and_section_titles_are_left_out() -> None:
-    text = (
-        "Args:\n    size (int): number of rows in the table\n\n```python\nsecret = 1\n```\nText after it goes on here."
-    )
-    assert texts.paragraphs_of(text) == [
-        "size (int): number of rows in the table",
-        "Text after it goes on here.",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("paragraph", "kept"),
-    [
-        ("one two three four five", True),
-        ("one two three four", False),
-        ("x = f(a[0], b[1]) + 2 ** 3 - 4 * (5 / 6)", False),
-        ("Überprüft natürlich auch Wörter mit Umlauten", True),
-    ],
-)
-def test_only_prose_is_kept(paragraph: str, kept: bool) -> None:
-    assert texts.is_prose(paragraph) is kept
-
-
 def test_docstrings_are_found_in_order_wherever_definitions_stand() -> None:
     source = '''"""Module."""
 if True:
@@ -104,33 +79,12 @@ not_one = """text"""
     assert texts.docstrings_of(source) == expected
 
 
-@pytest.mark.parametrize("source", ["def broken(:", "a\0b", "print 'python 2'"])
-def test_source_that_does_not_parse_has_no_docstrings(source: str) -> None:
-    assert texts.docstrings_of(source) == []
-
-
-def test_repeated_paragraphs_are_dropped_and_empty_documents_with_them() -> None:
-    documents = [
-        Document("a.one", ("same text", "other text")),
-        Document("b.copy", ("same text", "other text")),
-        Document("b.more", ("same text", "new text")),
-    ]
-    assert list(texts.without_repetitions(documents)) == [documents[0], Document("b.more", ("new text",))]
-
-
 def test_installed_modules_are_this_installations() -> None:
     modules = texts.installed_modules()
     packages = {name.partition(".")[0] for name, _ in modules}
     assert {"ast", "torch", "numpy", "fairseq"} <= packages
     assert "fairseq_maelm" not in packages
     assert not any("tests" in path.parts[-4:-1] for _, path in modules)
-
-
-def test_a_modules_docstrings_are_read_without_importing_it(tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text('"""This sentence is in the module docstring."""\nraise SystemExit("imported")\n', encoding="utf-8")
-    document = texts.read_module(("library.module", path))
-    assert document == Document("library.module", ("This sentence is in the module docstring.",))
 
 
 def test_documents_are_held_out_whole_by_their_names(tmp_path: Path) -> None:
@@ -146,26 +100,6 @@ def test_documents_are_held_out_whole_by_their_names(tmp_path: Path) -> None:
             document.name in held_out,
             document.name not in held_out,
         )
-
-
-def test_text_without_held_out_documents_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds 1 documents, too few to hold some out.*blank line"):
-        texts.write_text([Document("module", ("a paragraph",))], tmp_path)
-
-
-def test_users_files_become_documents(tmp_path: Path) -> None:
-    (tmp_path / "one.txt").write_text("\n".join(["a line"] * 120) + "\n\nshort document\n", encoding="utf-8")
-    (tmp_path / "two.jsonl").write_text(json.dumps({"text": "a record"}) + "\n", encoding="utf-8")
-    documents = list(texts.documents_of_files([tmp_path / "one.txt", tmp_path / "two.jsonl"]))
-    assert [len(document.paragraphs) for document in documents] == [50, 50, 20, 1, 1]
-    assert [document.paragraphs[0] for document in documents[2:]] == ["a line", "short document", "a record"]
-    assert len({document.name for document in documents}) == 5
-
-
-def test_frequent_words_are_plain_words_and_pieces() -> None:
-    paragraphs = ["the the the cat cat The The x1 x1 sat, sat,", "the of of zebra zebra zebra"]
-    pieces = {"▁the", "▁cat", "▁of", "▁sat", "▁The", "▁x1", "zebra"}
-    assert texts.frequent_words(paragraphs, pieces) == ["the", "cat", "of"]
 
 
 def test_a_gap_has_words_on_both_sides_and_comes_once_in_a_piece() -> None:
@@ -203,8 +137,3 @@ def test_task_is_balanced_and_tested_on_held_out_text(tmp_path: Path) -> None:
         assert words != sorted(words) and words != sorted(words, reverse=True), "one word after the other"
     prompt = json.loads((tmp_path / "task" / "prompt.json").read_text(encoding="utf-8"))
     assert prompt["label_words"] == {"far": "far", "near": "near"}
-
-
-@pytest.mark.parametrize(("train", "valid"), [(10, 20), (300, 2)])
-def test_no_task_from_too_little(train: int, valid: int, tmp_path: Path) -> None:
-    assert texts.make_task(tmp_path, write_paragraphs(tmp_path, train, valid)) == {}

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from end_to_end.test_squad import write_questions
-from end_to_end.test_tagging import write_entities
 from end_to_end.toy import losses, run
 from interop.importing import sources
 
@@ -48,19 +47,3 @@ def test_squad(imported: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert len(lines) == 2
     assert all(line["text"] and text[line["begin"] : line["end"]] == line["text"] for line in lines)
-
-
-@pytest.mark.slow
-def test_tagging(imported: Path, tmp_path: Path) -> None:
-    for split, sentences, seed in (("train", 12, 1), ("valid", 6, 2)):
-        write_entities(tmp_path / split, sentences, seed)
-    task, saved, checkpoint = tmp_path / "task", tmp_path / "saved", imported / "checkpoint_best.pt"
-    files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid"]
-    run(["maelm", "prepare", "tagging", "--vocabulary", imported, *files, "--output", task])
-    finetune = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", saved, *SETTINGS]
-    (f1,) = losses(run(finetune), "valid", "f1")
-    predict = ["maelm", "predict", tmp_path / "valid", "--checkpoint", saved / "checkpoint_last.pt", "--device", "cpu"]
-    output = run([*predict, "--output", tmp_path / "tagged"])
-    assert json.loads(output.splitlines()[-1])["f1"] == pytest.approx(f1, abs=0.01)
-    lines, others = ((tmp_path / name).read_text().split("\n") for name in ("valid", "tagged"))
-    assert [line.split(" ")[0] for line in lines] == [line.split(" ")[0] for line in others]

@@ -169,15 +169,6 @@ def test_baseline_differs_in_the_method_alone(data: Path) -> None:
     }
 
 
-def test_authors_buckets_are_one_option_more_as_the_recipe_says(data: Path) -> None:
-    """The recipe takes T5's function, which the paper cites, and says so; the rest is the same."""
-    ours = described(configuration_of_command(recipe_command("base_plus_plus", data, "--gpus", 8)))
-    command = recipe_command("base_plus_plus", data, "--gpus", 8, "--", "--relative-buckets", "reference")
-    theirs = described(configuration_of_command(command))
-    assert differences(ours, theirs) == {"model.relative_buckets": ("t5", "reference")}
-    assert "`--relative-buckets reference` is theirs" in header("base_plus_plus")
-
-
 def test_precision_is_an_option(data: Path) -> None:
     eight = ["--gpus", 8, "--set", "sequences-per-gpu=32"]
     half, single, fp16 = (
@@ -270,17 +261,6 @@ def readme_rows() -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
 
-def test_readme_s_batch_arithmetic_is_right() -> None:
-    text = (PRETRAINING / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+)(?: \([a-z+, ]+\))? \| ([\d,]+) \|((?: *\d* *\|){5})$", text, flags=re.MULTILINE)
-    assert len(rows) == 5
-    for sequences, max_tokens, cells in rows:
-        assert int(max_tokens.replace(",", "")) == 512 * int(sequences)
-        for gpus, cell in zip((1, 8, 16, 32, 64), cells.split("|")):
-            batch = gpus * int(sequences)
-            assert cell.strip() == (str(2048 // batch) if batch <= 2048 else "")
-
-
 def test_readme_shows_the_command(data: Path) -> None:
     """The page of the pretraining shows what `maelm pretrain` runs, word for word."""
     text = (PRETRAINING / "README.md").read_text(encoding="utf-8")
@@ -323,40 +303,6 @@ def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
             name, data, "--gpus", 0
         )
     assert set(names_in(FOLDER)) == {*TABLE_3, "adapt", "small", "small_cpu", "tiny"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--gpus", -1], "--gpus: must be at least 0, not -1"),
-        (["--gpus", 0, "--precision", "fp16"], "--precision fp16 needs a GPU"),
-        (["--set", "lr"], "--set lr: give NAME=VALUE"),
-        (["--recipe", "huge"], "there is no recipe huge: give a file, or one of adapt, base, "),
-    ],
-)
-def test_wrong_options_are_explained(
-    arguments: list[Any], message: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["pretrain", data, "--output", data / "run", "--recipe", "base", "--dry-run", *arguments]
-    assert message in usage_error(capsys, words)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--gpus", 24], "24 GPUs with 8 sequences each take 192 sequences at a time, and a batch of 2048 is not a"),
-        (["--set", "sequences-per-gpu=0"], "the recipe lacks sequences-per-gpu"),
-        (["--set", "rate=3"], "fairseq-train does not accept the options: unrecognized arguments: --rate 3"),
-    ],
-)
-def test_recipes_that_do_not_fit_are_explained(arguments: list[Any], message: str, data: Path) -> None:
-    with pytest.raises(SystemExit, match=message):
-        recipe_command("base", data, *arguments)
-
-
-def test_data_that_are_none_are_said(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=f"there is no dict.txt in {tmp_path}"):
-        recipe_command("base", tmp_path)
 
 
 @pytest.mark.parametrize(("cards", "smallest"), [([80e9] + [141e9] * 7, 80), ([141e9] * 8, 141), ([], 40)])

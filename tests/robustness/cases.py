@@ -441,6 +441,31 @@ import {sentences} --output {new} | sentences
 export --checkpoint {pretrained} --vocabulary {data} --output {new} --format maelm --head nowhere | --head|nowhere
 analyze --checkpoint a={pretrained} --output {new} | --text
 analyze --checkpoint {pretrained} --data {data} --output {new} | NAME=
+export --checkpoint {pretrained} --vocabulary {data} --output {new} --format fairseq --averaged-weights | holds no
+finetune {sentences} --checkpoint {pretrained} --output {new} --recipe SNLI | there is no recipe SNLI
+prepare glue {glue} --vocabulary {data} --output {new} --train-file RTE | 'RTE' is not TASK=FILE
+prepare glue {glue} --vocabulary {data} --output {new} --train-file SNLI={sentences.tsv} | with a task of CoLA
+prepare glue {glue} --vocabulary {data} --output {new} --tasks CoLA | there is no .*CoLA/train.tsv
+prepare sentences --train {sentences.tsv} --vocabulary {data} --output {new} --max-length 5 | must be at least 6, not 5
+prepare corpus {documents.txt} --output {new} --shards 101 | must be between 1 and 100
+evaluate squad {squad.json} {predictions.json} --threshold 0 | give --null-odds
+evaluate squad {squad.json} {predictions.json} --null-odds {odds.json} --squad-version 1.1 | has no questions without
+predict {text.txt} --keep-labels --checkpoint {tagger} --vocabulary {tagging} | plain text has no labels
+predict {words.conll} --column UPOS --checkpoint {tagger} --vocabulary {tagging} | must be a number
+analyze --checkpoint a={pretrained} --checkpoint a={pretrained} --data {data} --output {new} | have the same name
+analyze --checkpoint a={pretrained} --data {data} --output {new} --layers 0 9 | has no layer 9
+probe --checkpoint a={pretrained} --vocabulary {data} --output {new} | nothing to probe
+probe --checkpoint a={pretrained} --text {text.txt} --vocabulary {data} --output {new} --layers 9 | has no layer 9
+score {text.txt} {pairs.tsv} --checkpoint {pretrained} --vocabulary {data} --output {new} | give either files
+score {text.txt} --compare {folder} --checkpoint {pretrained} --vocabulary {data} --output {new} | --compare needs pairs
+pretrain {data} --output {new} --recipe tiny --set rate=3 | unrecognized arguments: --rate 3
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} '--options=--dropuot 0.1' | --dropuot
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --only lr=7 | none of these values
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --large | has no search_large
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --gpus 0 --jobs 2 | give neither --jobs nor
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --precision fp16 | fp16 needs a GPU
+sweep sentences --data {folder} --checkpoint a={pretrained} --checkpoint a=random --output {new} | have the same name
+sweep sentences --data {folder} --checkpoint x=random:y --output {new} | needs a checkpoint for its size
 report {data} | has no sweep
 sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
 """
@@ -460,6 +485,10 @@ _TRAINED = {
     "--decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
     "--encoder-layers 0": "--encoder-layers must be at least 1",
     "--dropout 1.0": "--dropout must be in",
+    "--bf16": "use --precision bf16",
+    "--decoder-attention cross --decoder-layers 0 --masked-input kept": "needs a decoder: --decoder-layers is 0",
+    "--share-decoder-positions --decoder-embed-dim 64": "needs a decoder as wide as the encoder",
+    "--encoder-mask-fraction 0.5 --masked-input kept": "goes with --masked-input dropped, not with kept",
     # A checkpoint whose size or shape differs: the plugin's message, and not fairseq's.
     "--finetune-from-model {pretrained}": "the checkpoint was trained with --encoder-attention-heads 4 and not 2",
 }

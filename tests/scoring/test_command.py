@@ -1,13 +1,11 @@
 """``maelm score``: files in, scores and accuracies out, interrupted, compared and refused."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import usage_error
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
@@ -202,22 +200,3 @@ def test_bad_texts_end_with_one_line_and_leave_nothing(name: str, content: bytes
     with pytest.raises(SystemExit, match=f"maelm score: error: .*{message}"):
         main(words(tmp_path / "out", path))
     assert not (tmp_path / "out").exists()
-
-
-def test_options_that_contradict_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, table, empty = tmp_path / "text.txt", tmp_path / "pairs.tsv", tmp_path / "empty"
-    text.write_text("a cook\n")
-    table.write_text("a cook\ta cooks\n")
-    empty.mkdir()
-    (tmp_path / "again").mkdir()
-    shutil.copy(text, tmp_path / "again")
-    for given, reason in (
-        ([text, table], "give either files of sentences or files of pairs"),
-        ([text, tmp_path / "again" / "text.txt"], "text.txt is given twice"),
-        ([empty], "there is no .jsonl file in"),
-        ([text, "--compare", tmp_path], "--compare needs pairs"),
-        ([tmp_path / "absent.txt"], "there is no"),
-    ):
-        assert reason in usage_error(capsys, words(tmp_path / "out", *given))
-    with pytest.raises(SystemExit, match="was not written by `maelm score`"):
-        main(words(tmp_path / "out", table, "--compare", tmp_path))

@@ -5,7 +5,6 @@ import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -64,13 +63,6 @@ def test_contradictions_are_refused(words: list[str], message: str) -> None:
     pytest.importorskip("submitit")
     with pytest.raises(ValueError, match=message):
         runner_of(parse(*words))
-
-
-@pytest.mark.parametrize("words", [["--gpus", "all"], ["--jobs", "0"], ["--jobs", "two"]])
-def test_words_that_are_not_numbers(words: list[str], capsys: Any) -> None:
-    with pytest.raises(SystemExit):
-        parse(*words)
-    assert "not" in capsys.readouterr().err
 
 
 def test_what_failed_is_tried_again_when_it_is_asked_for(tmp_path: Path) -> None:

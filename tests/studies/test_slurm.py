@@ -60,18 +60,6 @@ def test_a_job_that_is_gone_is_submitted_again_and_waits_for_its_own_rest(
     assert time.monotonic() - begin > 2, "both at once"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["partition"], "must be NAME=VALUE"),
-        (["cluster=moon"], "choose from slurm and local"),
-    ],
-)
-def test_wrong_words_are_refused(words: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_parameters(words)
-
-
 def test_wrong_parameters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit")
     with pytest.raises(ValueError, match="--slurm: .*Unknown argument 'color'"):

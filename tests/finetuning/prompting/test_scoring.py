@@ -74,17 +74,6 @@ def test_scores_are_those_of_the_words_in_the_whole_vocabulary(kept):
     torch.testing.assert_close(scores, torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
-def test_single_and_several_pieces_agree():
-    """Words of one piece have the same probabilities in both ways of scoring."""
-    logits = torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(1))
-    plain = label_scores(logits, [(5,), (6,)]).softmax(dim=-1)
-    # With a third label of two pieces there are log-probabilities; the two words' shares among themselves stay.
-    more = torch.cat([logits, torch.zeros(8, VOCABULARY)])
-    scores = label_scores(more, [(5,), (6,), (7, 8)])
-    torch.testing.assert_close(scores[:, :2].softmax(dim=-1), plain)
-    torch.testing.assert_close(scores[:, 2], torch.full((4,), -math.log(VOCABULARY)))
-
-
 def test_losses_worked_by_hand():
     scores = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
     expected = -math.log(0.75) - math.log(0.5)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
-from support import usage_error
 
 from fairseq_maelm import cli
 from fairseq_maelm.finetuning.sentence_data import example_lengths
@@ -113,35 +112,3 @@ def test_the_command_prepares_what_is_there_and_says_what_is_not(
 def test_scores_outside_of_the_scale_are_refused(score: str, tmp_path: Path, vocabulary: Path) -> None:
     with pytest.raises(SystemExit, match=f"train.tsv:2 has the label '{score}', which is not a number from 0 to 5"):
         prepare_scores(tmp_path, vocabulary, score)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--train-file", "RTE"], "'RTE' is not TASK=FILE, such as QNLI=train.tsv"),
-        (["--train-file", "SNLI=a.tsv"], "with a task of CoLA, SST-2, MRPC"),
-        (["--train-file", "RTE=missing.tsv"], "there is no missing.tsv"),
-        (["--max-length", "5"], "--max-length: must be at least 6, not 5"),
-        (["--tasks", "SNLI"], "invalid choice: 'SNLI'"),
-    ],
-)
-def test_wrong_options_are_explained(
-    words: list[str], message: str, tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    glue = write_rte(tmp_path / "glue")
-    request = ["prepare", "glue", glue, "--vocabulary", vocabulary, "--output", tmp_path / "out", *words]
-    assert message in usage_error(capsys, request)
-
-
-def test_missing_files_and_a_dictionary_of_another_vocabulary_are_refused(tmp_path: Path, vocabulary: Path) -> None:
-    glue = write_rte(tmp_path / "glue")
-    with pytest.raises(SystemExit, match="there is no .*glue/CoLA/train.tsv"):
-        prepare(tmp_path, vocabulary, "--tasks", "CoLA")
-    with pytest.raises(SystemExit, match="there is no dict.txt in .*, or neither sentencepiece.bpe.model nor"):
-        prepare(tmp_path, glue)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "sentencepiece.bpe.model").write_bytes((vocabulary / "sentencepiece.bpe.model").read_bytes())
-    (other / "dict.txt").write_text("a 1\nb 1\n", encoding="utf-8")
-    with pytest.raises(SystemExit, match="dict.txt"):
-        prepare(tmp_path, other)

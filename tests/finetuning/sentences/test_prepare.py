@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
-from support import usage_error
 
 from fairseq_maelm.cli import main
 from fairseq_maelm.files import CorpusError
@@ -128,22 +127,6 @@ def test_bad_tables_are_explained(
     with pytest.raises(CorpusError, match=re.escape(message)):
         prepare_sentences(settings, vocabulary, tmp_path / "task")
     assert not (tmp_path / "task").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--train", "no.tsv"], "--train: there is no no.tsv"),
-        (["--valid-fraction", "1.5"], "--valid-fraction: must be between 0 and 1, not 1.5"),
-        (["--max-length", "5"], "--max-length: must be at least 6, not 5"),
-    ],
-)
-def test_wrong_options_are_explained(
-    words: list[str], message: str, vocabulary: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = write(tmp_path / "train.tsv", ROWS)
-    request = ["prepare", "sentences", "--train", table, "--vocabulary", vocabulary, "--output", tmp_path / "task"]
-    assert message in usage_error(capsys, [*request, *words])
 
 
 def test_long_examples_are_cut_where_that_is_wanted(vocabulary: Path, tmp_path: Path) -> None:

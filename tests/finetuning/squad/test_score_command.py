@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import usage_error
 
 from fairseq_maelm import cli
 
@@ -101,33 +100,3 @@ def test_metrics_are_lines_in_a_new_file(files: Path) -> None:
     assert (files / "metrics.txt").read_text().startswith("exact         100.0\nf1            100.0\ntotal         4\n")
     with pytest.raises(SystemExit, match="metrics.txt exists already"):
         cli.main(arguments)
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (
-            ("best_texts", "probabilities", "--threshold", "-0.5"),
-            "probabilities.json has probabilities: give a threshold from 0 to 1",
-        ),
-        (("best_texts", "", "--threshold", "0"), "--threshold applies to the odds of no answer: give --null-odds"),
-        (("best_texts", "null_odds", "--squad-version", "1.1"), "version 1.1 has no questions without an answer"),
-        (("absent",), "there is no "),
-    ],
-)
-def test_wrong_options(names: tuple[str, ...], message: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in usage_error(capsys, words(files, *names))
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("predictions", "null_odds"), "predictions.json already has 2 questions without an answer: score it"),
-        (("numbers",), "numbers.json must map ids to texts, but 'a' has 3"),
-        (("list",), "list.json holds a list instead of a JSON object"),
-        (("broken",), "broken.json is not JSON"),
-    ],
-)
-def test_wrong_files(names: tuple[str, ...], message: str, files: Path) -> None:
-    with pytest.raises(SystemExit, match=message):
-        cli.main(words(files, *names))

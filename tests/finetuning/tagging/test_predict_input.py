@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm.arguments import CommandParser, UsageError
+from fairseq_maelm.arguments import CommandParser
 from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.tagging import predict_input
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
@@ -62,20 +62,3 @@ def test_files(predict: Any, name: str, text: str, options: str, expected: str, 
     predicted = predict(name, text, *options.split())
     assert predicted.text == expected
     assert (None if predicted.metrics is None else predicted.metrics["f1"]) == (f1 and pytest.approx(f1))
-
-
-def test_wrong_input(predict: Any) -> None:
-    for name, text, options, message in (
-        (".", "", (), "is a folder: give the labeled file that it was prepared from"),
-        ("f.txt", "Some text.\n", ("--keep-labels",), "plain text has no labels: leave out --keep-labels"),
-        ("f.conll", "a O\n", ("--column", "UPOS"), "the column of labels must be a number"),
-        ("f.conllu", "a O\n", ("--format", "conllu", "--column", "POS"), "CoNLL-U has no column 'POS'"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            predict(name, text, *options)
-    with pytest.raises(ValueError, match="has no words"):
-        predict("f.txt", "\n\n")
-    with pytest.raises(
-        ValueError, match="has 4 labels, but .* has 3: give the folder that the checkpoint was trained on"
-    ):
-        predict("f.conll", "a O\n", outputs=4)

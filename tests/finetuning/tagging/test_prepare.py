@@ -171,22 +171,6 @@ def test_a_label_that_training_lacks_is_wrong_and_adds_no_loss(labels: int, toy_
     assert given["loss"] == pytest.approx(float(loss[-1] + 3 * loss[0]) / 4 / np.log(2), abs=1e-4)
 
 
-def test_nothing_is_overwritten_and_folders_are_checked(toy_data: Path, tmp_path: Path) -> None:
-    settings = prepare(tmp_path, toy_data)
-    assert prepare(tmp_path, toy_data) == settings
-    with pytest.raises(ValueError, match="--scheme was 'iob2' and is now 'iobes'"):
-        prepare(tmp_path, toy_data, scheme="iobes")
-    with pytest.raises(FileNotFoundError, match="test.npz"):
-        task_of(tmp_path / "task").load_dataset("test")
-    with pytest.raises(ValueError, match="--window-overlap must be between 0 and"):
-        task_of(tmp_path / "task", tokens_per_sample=10, window_overlap=8)
-    with pytest.raises(ValueError, match="give a folder that `maelm prepare corpus` or `maelm import` wrote"):
-        prepare(tmp_path, tmp_path)
-    (tmp_path / "task" / "manifest.json").unlink()
-    with pytest.raises(FileNotFoundError, match="was not written by `maelm prepare tagging`"):
-        task_of(tmp_path / "task")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_word_has_its_first_piece_in_every_kind_of_vocabulary(kind: str, tmp_path: Path) -> None:
     """A word has the same pieces as within a sentence."""
@@ -281,17 +265,3 @@ def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: P
     assert len(window_rows(triples)) == len(task.datasets["valid"])
     training = [{name: value for name, value in output.items() if name != "predictions"} for output in triples]
     assert validated(task, [training])["accuracy"] == pytest.approx(100 * np.mean(gold == guess), abs=0.01)
-
-
-def test_a_worked_score() -> None:
-    gold = [["B-A", "I-A", "O", "B-B"], ["B-A", "O"]]
-    # The first entity is cut short, the second is right, the third is of another type, the fourth is too much.
-    predicted = [["B-A", "O", "O", "B-B"], ["B-B", "I-A"]]
-    assert score(gold, predicted, True) == {
-        "accuracy": pytest.approx(100 * 3 / 6),
-        "precision": pytest.approx(100 * 1 / 4),
-        "recall": pytest.approx(100 * 1 / 3),
-        "f1": pytest.approx(100 * 2 / 7),
-    }
-    assert score(gold, predicted, False) == {"accuracy": pytest.approx(50.0)}
-    assert score([["O"]], [["O"]], True) == {"accuracy": 100.0, "precision": 0.0, "recall": 0.0, "f1": 0.0}
