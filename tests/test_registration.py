@@ -36,9 +36,6 @@ print(
 COMPLETE = "missing: [] [] [] [] True True"
 
 DOORS = {
-    "as a --user-dir": "import argparse; from fairseq.utils import import_user_module; "
-    f"import_user_module(argparse.Namespace(user_dir={str(PACKAGE)!r}))",
-    "by a call": "import fairseq_maelm; fairseq_maelm.register()",
     "by the model's class": "from fairseq_maelm import MaelmModel",
     "by the task's module": "from fairseq_maelm.tasks.maelm import MaelmTask",
     "by a downstream task that was imported before": "import fairseq_maelm.finetuning.squad.task; "

@@ -33,13 +33,7 @@ def test_a_copy_of_the_same_text_counts_as_the_same_input(folder: Path, caplog: 
 OTHER_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "seed": ({"seed": 7}, "--seed was 1 and is now 7"),
     "fraction": ({"valid_fraction": 0.5}, "--valid-fraction was None and is now 0.5"),
-    "documents": ({"valid_documents": 6}, "--valid-documents was 5 and is now 6"),
-    "size": ({"vocabulary_size": 121}, "--vocabulary-size was 120 and is now 121"),
-    "preset": ({"preset": "cased"}, "--preset was 'uncased' and is now 'cased'"),
-    "shards": ({"shards": 2}, "--shards was 1 and is now 2"),
     "duplicates": ({"deduplicate": True}, "--deduplicate was False and is now True"),
-    "coverage": ({"character_coverage": 1.0}, "--character-coverage was 0.9995 and is now 1.0"),
-    "sample": ({"sample_megabytes": 5}, "--sample-megabytes was 100.0 and is now 5"),
     "field": ({"json_field": "body"}, "--json-field was 'text' and is now 'body'"),
 }
 

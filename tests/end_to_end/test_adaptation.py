@@ -95,16 +95,3 @@ def test_two_ranks_stop_together_and_keep_the_last_good_checkpoint(toy_data, dom
     assert float(re.findall(r'"general_loss": "([\d.]+)"', said)[-1]) == pytest.approx(general[-2], abs=0.0015)
     wrong = [*adapting(domain, toy_data, checkpoint, tmp_path / "no", *options), "--valid-subset", "valid"]
     assert "needs the validation set 'general': give --valid-subset valid,general" in run(wrong, check=False)
-
-
-@pytest.mark.slow
-def test_a_run_stops_in_the_middle_of_an_epoch(toy_data, domain, checkpoint, tmp_path):
-    options = ["--lr", 1.0, "--warmup-updates", 200, "--batch-size", 2, "--clip-norm", 0]
-    every = ["--validate-interval-updates", 1, "--save-interval-updates", 1, "--keep-interval-updates", 1]
-    output = run(adapting(domain, toy_data, checkpoint, tmp_path, *options, *every, "--general-loss-bound", 0.05))
-    validations = len(re.findall(r'"general_loss": ', output))
-    assert 2 <= validations < 12, "an epoch has 12 updates, each of which is validated"
-    assert len(losses(output)) == validations, "no update after the stop"
-    last = torch.load(tmp_path / "checkpoint_last.pt")
-    assert last["optimizer_history"][-1]["num_updates"] == validations - 1
-    assert output.count("stopping training: ") == output.count("done training in ") == output.count("end of epoch") == 1

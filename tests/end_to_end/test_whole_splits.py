@@ -26,7 +26,6 @@ TASKS: dict[str, list[Any]] = {
     "sentence_prediction": ["--num-classes", 4, "--init-token", 0, "--separator-token", 2, "--max-positions", 64],
     "maelm_sentences": [],
 }
-OWN = "maelm_sentences"
 
 
 def options(name: str) -> list[Any]:
@@ -81,17 +80,6 @@ def test_sentences(name, task, tmp_path):
     # fairseq's own criterion rounds the accuracy to one digit.
     assert trained == pytest.approx(expected, abs=0.06, rel=0) and trained[0] == pytest.approx(expected[0], abs=6e-4)
     assert validated == pytest.approx(trained, abs=1e-3)
-
-
-def test_sentences_on_two_ranks(task, tmp_path):
-    words = [*training(task, OWN, tmp_path), "--ddp-backend", "legacy_ddp"]
-    trained = metrics(run_ranks(words, 2, tmp_path))
-    checkpoint = tmp_path / "checkpoint_last.pt"
-    expected = metrics_of_all(checkpoint, task)
-    assert trained == pytest.approx(expected, abs=6e-3)
-    command = ["fairseq-validate", task, "--path", checkpoint, *options(OWN)]
-    validated = metrics(run_ranks([*command, "--batch-size", 32], 2, tmp_path))
-    assert validated == pytest.approx(expected, abs=6e-3)
 
 
 def test_pretraining_on_one_rank_and_on_two_of_which_one_has_no_batch(toy_data, tmp_path):

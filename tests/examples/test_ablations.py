@@ -230,16 +230,6 @@ def test_table_beside_the_paper(tmp_path: Path) -> None:
     assert (tmp_path / "table.md").read_text(encoding="utf-8").startswith(first)
 
 
-def test_series_of_figure_4(tmp_path: Path) -> None:
-    write_study(tmp_path)
-    table.write(tmp_path)
-    series = table.transition(table.collect(tmp_path))
-    assert [(each.row.delta, each.tasks["A"].median) for each in series] == [(0.0, 81.0), (0.5, 76.0), (1.0, 71.0)]
-    assert [each.row.paper for each in series] == [86.1, None, 85.1]
-    with open(tmp_path / "figure_4.csv", encoding="utf-8") as stream:
-        assert [line["delta"] for line in csv.DictReader(stream)] == ["0.0", "0.5", "1.0"]
-
-
 def test_csv_holds_every_score(tmp_path: Path) -> None:
     write_study(tmp_path)
     table.write(tmp_path)
