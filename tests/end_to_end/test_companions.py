@@ -55,6 +55,16 @@ def test_sentences(pretrained, tmp_path):
         tmp_path / "analysis",
     )
     pytest.importorskip("transformers")
-    maelm("export", "--checkpoint", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
+    maelm(
+        "export",
+        "--checkpoint",
+        saved / LAST,
+        "--format",
+        "maelm",
+        "--architecture",
+        "sequence-classification",
+        "--output",
+        tmp_path / "exported",
+    )
     labels = json.loads((tmp_path / "exported" / "config.json").read_text())["id2label"]
     assert sorted(labels.values()) == sorted(TOPICS)
