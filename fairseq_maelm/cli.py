@@ -21,6 +21,7 @@ from pathlib import Path
 from fairseq_maelm.arguments import CommandParser, UsageError
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.files import NO_SPACE
+from fairseq_maelm.training_screen import is_first_rank
 from fairseq_maelm.version import __version__
 
 # Heading in the help -> name of one or two words -> module in this package, and summary.
@@ -123,7 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(own)
     args.fairseq_options = more
     try:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", force=True)
+        level = logging.INFO if is_first_rank() else logging.WARNING
+        logging.basicConfig(level=level, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", force=True)
         keep_freed_memory()
         module.run(args)
         _flush_output()

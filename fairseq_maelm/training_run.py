@@ -66,17 +66,16 @@ def start_training(words: list[str], args: argparse.Namespace) -> None:
     limits = {name: float(configuration.optimization[name]) for name in ("max_update", "max_epoch")}
     limits = {name: limit for name, limit in limits.items() if 0 < limit < math.inf}
     with _everything_shown() if args.verbose else shown(args.output, limits):
-        if is_first_rank():
-            logger.info("%s", shlex.join(words))
-            logger.info("training %s", _described(configuration, limits))
-            if not args.verbose:
-                logger.info("checkpoints and fairseq's log, %s: %s", LOG_FILE, args.output)
+        logger.info("%s", shlex.join(words))
+        logger.info("training %s", _described(configuration, limits))
+        if not args.verbose:
+            logger.info("checkpoints and fairseq's log, %s: %s", LOG_FILE, args.output)
         _train(words)
 
 
 def end_training(args: argparse.Namespace, next_command: str) -> None:
     """Say after ``start_training`` which command uses the trained model."""
-    if not args.dry_run and is_first_rank():
+    if not args.dry_run:
         logger.info("checkpoints: %s; next: %s", args.output, next_command)
 
 

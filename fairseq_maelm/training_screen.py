@@ -153,8 +153,7 @@ def shown(folder: Path, limits: Mapping[str, float]) -> Iterator[None]:
         del os.environ[_FOR_RANKS]
         logging.captureWarnings(False)
         root.handlers[:] = before
-        if level < logging.WARNING and is_first_rank():
-            root.setLevel(level)
+        root.setLevel(level)
         for handler in handlers:
             handler.close()
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from end_to_end.small import NARROW, cut, training
 from end_to_end.toy import losses, run, toy_data
+from support import logging_kept
 
 from fairseq_maelm import training_screen
+from fairseq_maelm.cli import main
 from fairseq_maelm.training_screen import LOG_FILE, LogFile, Screen, show_in_rank, shown
 
 __all__ = ["toy_data"]
@@ -109,6 +111,9 @@ def test_logging_is_restored_and_other_ranks_show_warnings_only(
         raise KeyboardInterrupt
     assert logging.root.handlers == before and show_in_rank() == []
     monkeypatch.setenv("RANK", "1")
+    with logging_kept():
+        main(["user-dir"])
+        assert logging.root.level == logging.WARNING, "one process speaks for all"
     with shown(tmp_path, {}):
         (screen,) = logging.root.handlers
         assert screen.level == logging.WARNING

@@ -20,6 +20,7 @@ from fairseq_maelm.train_command import (
     recipe_type,
 )
 from fairseq_maelm.training_run import add_run_arguments, after_interrupt, end_training, start_training
+from fairseq_maelm.training_screen import is_first_rank
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
 
     counted = count_updates(words(1), [size], encoder.options["max-positions"])
     start_training(words(counted.updates_per_epoch[size]), args)
-    if not args.dry_run:
+    if is_first_rank() and not args.dry_run:
         warn_about_training(args.output, args.task)
     end_training(args, f"maelm predict FILE --checkpoint {args.output}")
 
