@@ -38,7 +38,8 @@ def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
 
 
 @functools.wraps(_load_checkpoint)
-def _load(self: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
+def load_with_average(self: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
+    """Load a checkpoint into a trainer, with its running average or without; ``resuming`` makes fairseq call it."""
     if not self.cfg.ema.store_ema:
         return _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
     # Skip fairseq's handling of the average; it is replaced below.
@@ -67,6 +68,5 @@ def _restore(trainer: Trainer, extra_state: dict[str, Any]) -> None:
 
 
 def mend_averages() -> None:
-    """Make fairseq use the functions of this module."""
+    """Make fairseq average by this module."""
     EMA._step_internal = _average
-    Trainer.load_checkpoint = _load

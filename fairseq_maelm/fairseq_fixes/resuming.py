@@ -22,6 +22,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 
 from fairseq_maelm.checkpoints.plain_data import reason_of
+from fairseq_maelm.fairseq_fixes.averages import load_with_average
 from fairseq_maelm.fairseq_fixes.checkpoint_files import copy_whole, remove_unfinished
 from fairseq_maelm.fairseq_fixes.companions import read_setup_files, write_with_first_checkpoint
 from fairseq_maelm.fairseq_fixes.exchange import broadcast_object
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".fairseq-train.lock"
 
 _load_checkpoint = checkpoint_utils.load_checkpoint
-_restore = Trainer.load_checkpoint
 # Locks of folders, which this process holds until it ends.
 _locks: dict[str, FolderLock] = {}
 
@@ -59,10 +59,10 @@ def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
     return extra_state, epoch_itr
 
 
-@functools.wraps(_restore)
+@functools.wraps(load_with_average)
 def _restore_or_refuse(self: Trainer, filename: str, *args: Any, **options: Any) -> Any:
     try:
-        return _restore(self, filename, *args, **options)
+        return load_with_average(self, filename, *args, **options)
     except (AssertionError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         logger.debug("the checkpoint's progress cannot be restored", exc_info=True)
         _refuse(f"training cannot continue from {filename} ({type(error).__name__}: {reason_of(error)})")
