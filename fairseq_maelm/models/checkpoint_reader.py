@@ -15,7 +15,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from fairseq_maelm.checkpoints.fit import classification_heads, saved_settings
+from fairseq_maelm.checkpoints.fit import SETTINGS, classification_heads, saved_settings
 from fairseq_maelm.checkpoints.plain_data import (
     CheckpointError,
     averaged_state,
@@ -211,6 +211,8 @@ def _override(task: dict[str, Any], model: dict[str, Any], name: str, value: Any
 
 
 def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
+    if SETTINGS not in weights:
+        raise CheckpointError(f"{path} is not a checkpoint of the model maelm: its settings are missing")
     try:
         saved_settings(weights)
     except ValueError as error:

@@ -112,4 +112,4 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert [best.token for best in names["words"][0]] == re.findall(r"mask 1 +[.0-9]+ +(\S+)", filled)
     predicted = next(output for command, output in outputs.items() if command.startswith("maelm predict"))
     assert set(re.findall(r"^(\w+)\t0\.\d+$", predicted, re.MULTILINE)) <= set(TOPICS)
-    assert len(re.findall(r"^\w+\t[01]\.\d+$", predicted, re.MULTILINE)) == 10
+    assert len(re.findall(r"^\w+\t[01]\.\d+\t", predicted, re.MULTILINE)) == 10

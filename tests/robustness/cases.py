@@ -466,7 +466,7 @@ sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --gpu
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --precision fp16 | fp16 needs a GPU
 sweep sentences --data {folder} --checkpoint a={pretrained} --checkpoint a=random --output {new} | have the same name
 sweep sentences --data {folder} --checkpoint x=random:y --output {new} | needs a checkpoint for its size
-report {data} | has no sweep
+report {data} | has no study
 sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
 """
 _TRAINED = {

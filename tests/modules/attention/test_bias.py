@@ -75,4 +75,4 @@ def test_distances_need_positions():
     with pytest.raises(ValueError, match="positions"):
         AttentionBias(torch.zeros(2, 7))
     with pytest.raises(ValueError, match="positions"):
-        AttentionBias(positions=torch.zeros(2, 7, dtype=torch.int64))
+        AttentionBias(window=4)
