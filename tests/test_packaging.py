@@ -150,6 +150,7 @@ def test_an_encoder_of_the_wheel_is_opened_by_its_name(site: Path, tmp_path: Pat
         rows = [[f"the {word} is {word}", word] for word in ("old", "new") * 8]
         csv.writer(file).writerows([["review", "topic"], *rows])
     maelm(f"prepare sentences --train train.csv --vocabulary {STAND_IN} --output task --text review --label topic")
-    log = maelm(f"finetune task --checkpoint {STAND_IN} --output tuned --gpus 0 --epochs 1 --batch-size 8")
+    maelm(f"finetune task --checkpoint {STAND_IN} --output tuned --gpus 0 --epochs 1 --batch-size 8")
+    log = (tmp_path / "tuned" / "training.log").read_text(encoding="utf-8")
     assert f"pretrained/{STAND_IN}/checkpoint.json" in log
     assert (tmp_path / "tuned" / "checkpoint_best.pt").is_file()

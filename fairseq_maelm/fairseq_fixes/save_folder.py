@@ -92,6 +92,8 @@ def _read_to_continue(path: Path) -> Any:
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"cannot be continued: its progress is not a table ({reason_of(error)})") from error
     for name, value, most in values:
+        if torch.is_tensor(value) and value.dim() == 0:  # ranks have summed it
+            value = value.item()
         if type(value) not in ((int, float) if most == math.inf else (int,)) or not abs(value) <= most:
             raise ValueError(f"cannot be continued: it holds {shown(value)} as {name}")
     return state
