@@ -136,13 +136,12 @@ def different_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     """Describe the settings of a run that differ from those in a checkpoint, as ``lr 0.001 (now 0.002)``.
 
     Args:
-        before: the configuration in the checkpoint, section -> option -> value.
+        before: the configuration in the checkpoint, section -> option -> value. ``task.given`` has the values of the
+            options that the task has changed.
         now: fairseq's configuration of the run.
     """
     old, new = _settings(before), _settings(now)
     differ = {name: (old[name], new[name]) for name in new if name in old and old[name] != new[name]}
-    # The model fills in sizes, from the named size or a checkpoint, and the task facts about its data.
-    differ = {name: pair for name, pair in differ.items() if pair[1] is not None or name[0] not in ("model", "task")}
     if ("task", "data") in differ and not any(map(os.path.exists, differ["task", "data"][0].split(":"))):
         del differ["task", "data"]  # moved
     described = {
@@ -154,7 +153,16 @@ def different_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     """Return (section, option) -> value of what determines the result of a run."""
-    sections = {name: content for name, content in configuration.items() if isinstance(content, dict)}
+    from fairseq_maelm.models.config import complete_config  # imports torch
+
+    sections = {name: dict(content) for name, content in configuration.items() if isinstance(content, dict)}
+    # A model fills in the sizes that were not given, where it has use for them.
+    model = argparse.Namespace(**sections.get("model", {}))
+    complete_config(model)
+    sections["model"] = vars(model)
+    task = sections.setdefault("task", {})
+    task.update(task.pop("given", None) or {})
+    task.pop("finetune_from_model", None)  # fairseq's section "checkpoint" has it
     chosen = {(name, option): value for name in _SECTIONS for option, value in sections.get(name, {}).items()}
     chosen |= {(name, option): sections[name].get(option) for name in sections for option in _OTHERS.get(name, ())}
     gpus = sections.get("distributed_training", {}).get("distributed_world_size", 1)

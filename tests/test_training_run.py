@@ -36,6 +36,10 @@ def test_a_used_folder_is_continued_refused_or_renamed(
     assert f"fairseq-train {toy_data} --user-dir " in capsys.readouterr().out, "the command is shown"
     before = contents(folder)
     assert "this run is complete after 3 updates (--max-update 3), so nothing is changed" in pretrain(toy_data, folder)
+    # The option is left out the second time, and its value is then None.
+    pretrain(toy_data, tmp_path / "falling", "--set", "mask-prob-end=0.1")
+    refused = pretrain(toy_data, tmp_path / "falling", check=False).splitlines()[-1]
+    assert "holds a run with other settings (mask-prob-end 0.1 (now None))" in refused
     refused = pretrain(toy_data, folder, lr=2e-3, check=False).splitlines()[-1]
     assert refused.startswith(f"maelm pretrain: error: {folder} holds a run with other settings (lr 0.001 (now 0.002))")
     assert "or give --replace to rename this one" in refused and contents(folder) == before
@@ -50,7 +54,7 @@ def test_a_used_folder_is_continued_refused_or_renamed(
 def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
     """Return sections of fairseq's configuration; ``changes`` are options, whatever their section."""
     sections: dict[str, dict[str, Any]] = {
-        "task": {"_name": "maelm", "data": "data", "texts": 1},
+        "task": {"_name": "maelm", "data": "data", "mask_prob_end": 0.1, "texts": 1, "given": {"texts": None}},
         "model": {"_name": "maelm", "decoder_layers": 2, "attention": "auto"},
         "optimizer": {"_name": "fused_adamw", "lr": [0.001]},
         "optimization": {"lr": [0.001], "update_freq": [4], "max_update": 100},
@@ -69,8 +73,8 @@ def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
         ({}, []),
         ({"distributed_world_size": 2, "update_freq": [2]}, []),
         ({"max_update": 200, "attention": "plain"}, []),
-        ({"decoder_layers": None}, []),
-        ({"texts": None}, []),
+        ({"texts": None, "given": {}}, []),
+        ({"mask_prob_end": None}, ["mask-prob-end 0.1 (now None)"]),
         ({"decoder_layers": 3}, ["decoder-layers 2 (now 3)"]),
         ({"lr": [5e-4]}, ["lr 0.001 (now 0.0005)"]),
         ({"distributed_world_size": 2}, ["batch of tokens 4096 (now 8192)"]),

@@ -15,7 +15,7 @@ DerivedMeter = MetersDict._DerivedMeter
 def remember(cfg: Any, **options: Any) -> None:
     """Set options of a task's configuration, also in the configuration that fairseq stores in checkpoints.
 
-    fairseq gives tasks a copy of their part.
+    fairseq gives tasks a copy of their part. The checkpoint also gets the values before, as the option ``given``.
     """
     for name, value in options.items():
         setattr(cfg, name, value)
@@ -23,7 +23,9 @@ def remember(cfg: Any, **options: Any) -> None:
     stored = None if parent is None else parent.get("task")
     if stored is not None:
         with open_dict(stored):
+            given = {name: stored.get(name) for name in options}
             stored.update(options)
+            stored.given = given
 
 
 class WatchedBatches(EpochBatchIterator):

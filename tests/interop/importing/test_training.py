@@ -64,10 +64,10 @@ def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
     prepare = ["maelm", "prepare", "sentences", "--vocabulary", tmp_path / "imported"]
     run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
     checkpoint = tmp_path / "imported" / "checkpoint_best.pt"
-    run(
-        ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", tmp_path / "saved"]
-        + ["--batch-size", 8, "--gpus", 0, "--", "--lr", 0, "--max-update", 1, "--weight-decay", 0],
-    )
+    finetune = ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", tmp_path / "saved"]
+    finetune += ["--batch-size", 8, "--gpus", 0, "--", "--lr", 0, "--max-update", 1, "--weight-decay", 0]
+    run(finetune)
+    assert "this run is complete after 1 update" in run(finetune)
     saved = parameters(tmp_path / "saved" / "checkpoint_last.pt")
     assert any(name.startswith("classification_heads.") for name in saved)
     assert_equal(saved, parameters(checkpoint), "encoder.")
@@ -124,6 +124,7 @@ def test_a_published_encoder_is_adapted_without_masks(family: str, tmp_path: Pat
     pretrain += ["--set", "max-update=4", "batch-sequences=8", "sequences-per-gpu=8"]
     output = run([*pretrain, "--output", tmp_path / "adapted"])
     assert "the checkpoint has no decoder" in output and "--decoder-attention cross" in output
+    assert "this run is complete after 4 updates" in run([*pretrain, "--output", tmp_path / "adapted"])
     before = parameters(tmp_path / "base" / "checkpoint_best.pt")
     after = parameters(tmp_path / "adapted" / "checkpoint_last.pt")
     assert any(name.startswith("decoder.") for name in after)
