@@ -79,7 +79,7 @@ def read_long_description() -> str:
 
 setup(
     name="fairseq_maelm",
-    version=read_version(ROOT / "fairseq_maelm" / "version.py"),
+    version=read_version(ROOT / "fairseq_maelm" / "__init__.py"),
     description="MAE-LM pretraining of text encoders as a fairseq plugin: masked tokens never enter the encoder",
     long_description=read_long_description(),
     long_description_content_type="text/markdown",

@@ -17,8 +17,8 @@ import fake_gpu  # before torch
 from fake_gpu.device import plug_in
 from fake_gpu.step import take_step
 
-from fairseq_maelm.pretrain_command import RECIPES, sequences_that_fit
-from fairseq_maelm.train_command import Machine, load_yaml, names_in
+from fairseq_maelm.commands.pretrain import RECIPES, sequences_that_fit
+from fairseq_maelm.training.options import Machine, load_yaml, names_in
 
 CARDS = (40, 80, 141)
 # Symbols of the recipes' vocabularies.

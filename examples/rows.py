@@ -12,11 +12,11 @@ from typing import Any
 
 import study  # first, because it finds the package
 
-from fairseq_maelm.arguments import CommandParser, number
+from fairseq_maelm.options import CommandParser, number
 from fairseq_maelm.studies.folder import data_fingerprint, study_folder
 from fairseq_maelm.studies.options import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.studies.plan import Plan, Steps
-from fairseq_maelm.train_command import add_precision, machine_of
+from fairseq_maelm.training.options import add_precision, machine_of
 
 # Of one machine, for pretraining.
 _MOST_GPUS = 16

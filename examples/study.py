@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 
-from fairseq_maelm.finetuning.encoder import read_encoder
+from fairseq_maelm.finetuning.encoder_options import read_encoder
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.config import complete_config
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.studies.log import best_validation, log_records
-from fairseq_maelm.train_command import USER_DIR, Machine, words_of
+from fairseq_maelm.training.options import USER_DIR, Machine, words_of
 
 # The paper's optimizer; saved and validated by updates alone, for an epoch of a small text is over in seconds.
 PRETRAINING: dict[str, Any] = {

@@ -9,12 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fairseq_maelm.registration import register
-from fairseq_maelm.version import __version__
 
 if TYPE_CHECKING:
+    from fairseq_maelm.commands.functions import finetune, pretrain
     from fairseq_maelm.models.hub import MaelmHubInterface
     from fairseq_maelm.models.maelm import MaelmModel
-    from fairseq_maelm.training_functions import finetune, pretrain
+
+__version__ = "0.1.0"
 
 __all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "finetune", "pretrain", "register"]
 
@@ -25,7 +26,7 @@ _FUNCTIONS = ("finetune", "pretrain")
 
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module("fairseq_maelm.training_functions"), name)
+        return getattr(importlib.import_module("fairseq_maelm.commands.functions"), name)
     if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     register()

@@ -1,15 +1,16 @@
 """The one command of this package, ``maelm``.
 
-A sub-command is a module with ``add_arguments(parser)`` and ``run(args)``, and a row in the tables below. Only the
-module of the called sub-command is imported. If the module has ``PASSES_OPTIONS_ON``, ``args.fairseq_options`` contains
-the words after ``--``. The text in its ``AFTER_INTERRUPT``, or the text that this function of the arguments returns, is
-shown after Ctrl-C.
+A sub-command is a module in ``commands/`` with ``add_arguments(parser)`` and ``run(args)``, and a row in the table
+below. Only the module of the called sub-command is imported. If the module has ``PASSES_OPTIONS_ON``,
+``args.fairseq_options`` contains the words after ``--``. The text in its ``AFTER_INTERRUPT``, or the text that this
+function of the arguments returns, is shown after Ctrl-C.
 """
 
 import argparse
 import contextlib
 import importlib
 import io
+import keyword
 import logging
 import os
 import re
@@ -18,45 +19,43 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fairseq_maelm.arguments import CommandParser, UsageError
+from fairseq_maelm import __version__
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
-from fairseq_maelm.files import NO_SPACE
-from fairseq_maelm.training_screen import is_first_rank
-from fairseq_maelm.version import __version__
+from fairseq_maelm.files.atomic import NO_SPACE
+from fairseq_maelm.options import CommandParser, UsageError
+from fairseq_maelm.training.screen import is_first_rank
 
-# Heading in the help -> name of one or two words -> module in this package, and summary.
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+# Heading in the help -> name of one or two words -> summary.
+GROUPS: dict[str, dict[str, str]] = {
     "Data": {
-        "prepare corpus": ("corpus.command", "turn raw text into a data folder for pretraining"),
-        "prepare sentences": ("finetuning.sentences.prepare", "turn tables of texts and labels into a task folder"),
-        "prepare glue": ("finetuning.sentences.glue", "turn GLUE's files into task folders"),
-        "prepare squad": ("finetuning.squad.prepare", "turn SQuAD's files into a task folder"),
-        "prepare tagging": ("finetuning.tagging.prepare", "turn files of labeled words into a task folder"),
+        "prepare corpus": "turn raw text into a data folder for pretraining",
+        "prepare sentences": "turn tables of texts and labels into a task folder",
+        "prepare glue": "turn GLUE's files into task folders",
+        "prepare squad": "turn SQuAD's files into a task folder",
+        "prepare tagging": "turn files of labeled words into a task folder",
     },
     "Training": {
-        "pretrain": ("pretrain_command", "pretrain an encoder by a recipe"),
-        "finetune": ("finetuning.command", "fine-tune a checkpoint on a task folder"),
-        "sweep": ("studies.sweep", "fine-tune checkpoints on a grid of settings and seeds"),
-        "report": ("studies.report", "write the tables and the figure of a sweep"),
-        "user-dir": ("cli", "print the folder to give to fairseq's commands as --user-dir"),
+        "pretrain": "pretrain an encoder by a recipe",
+        "finetune": "fine-tune a checkpoint on a task folder",
+        "sweep": "fine-tune checkpoints on a grid of settings and seeds",
+        "report": "write the tables and the figure of a sweep",
+        "user-dir": "print the folder to give to fairseq's commands as --user-dir",
     },
     "Prediction": {
-        "fill": ("models.fill_command", "propose tokens for the masks of a text"),
-        "score": ("scoring.command", "score sentences and minimal pairs with a masked language model"),
-        "predict": ("predict_command", "predict labels, numbers, tags or answers with a checkpoint"),
-        "answer": ("finetuning.squad.answer_command", "answer questions about a text file"),
-        "evaluate squad": ("finetuning.squad.scoring", "score SQuAD predictions as the official script does"),
+        "fill": "propose tokens for the masks of a text",
+        "score": "score sentences and minimal pairs with a masked language model",
+        "predict": "predict labels, numbers, tags or answers with a checkpoint",
+        "answer": "answer questions about a text file",
+        "evaluate squad": "score SQuAD predictions as the official script does",
     },
     "Checkpoints": {
-        "analyze": ("analysis.command", "measure effective ranks and the subspace of [MASK]"),
-        "probe": ("analysis.probes.run", "probe frozen states: similarity, classes, tags, rank"),
-        "export": ("interop.export.command", "export a checkpoint for transformers or fairseq"),
-        "import": ("interop.importing.command", "turn a Hugging Face or RoBERTa model into a fairseq checkpoint"),
+        "analyze": "measure effective ranks and the subspace of [MASK]",
+        "probe": "probe frozen states: similarity, classes, tags, rank",
+        "export": "export a checkpoint for transformers or fairseq",
+        "import": "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",
     },
 }
-SUB_COMMANDS = {
-    name: (f"fairseq_maelm.{module}", summary) for group in GROUPS.values() for name, (module, summary) in group.items()
-}
+SUB_COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 _EXAMPLES = """Examples:
   maelm prepare corpus text.txt --output data
@@ -65,21 +64,17 @@ _EXAMPLES = """Examples:
 For the options of a command: maelm COMMAND --help."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe ``maelm user-dir``, which takes no arguments."""
-    parser.description = "Writes the folder to give to fairseq's commands as --user-dir."
-
-
-def run(args: argparse.Namespace) -> None:
-    """Write the folder of the installed package to standard output: ``maelm user-dir``."""
-    sys.stdout.write(f"{Path(__file__).resolve().parent}\n")
+def module_of(command: str) -> str:
+    """Return the dotted name of a command's module, which is named as the command is typed."""
+    name = command.replace(" ", "_").replace("-", "_")
+    return f"fairseq_maelm.commands.{name}{'_' * keyword.iskeyword(name)}"
 
 
 def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     """Make the parser of ``maelm``, and the parsers of all sub-commands by name, which have no arguments yet."""
     width = max(map(len, SUB_COMMANDS))
     listed = [
-        "\n".join([f"{title}:", *(f"  {name:{width}}  {summary}" for name, (_, summary) in rows.items())])
+        "\n".join([f"{title}:", *(f"  {name:{width}}  {summary}" for name, summary in rows.items())])
         for title, rows in GROUPS.items()
     ]
     parser = CommandParser(
@@ -92,7 +87,7 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     first = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help="one of the commands below")
     made: dict[str, CommandParser] = {}
     seconds: dict[str, argparse._SubParsersAction[CommandParser]] = {}
-    for name, (_, summary) in SUB_COMMANDS.items():
+    for name, summary in SUB_COMMANDS.items():
         parent, _, child = name.partition(" ")
         if child and parent not in seconds:
             seconds[parent] = first.add_parser(parent).add_subparsers(dest="kind", required=True, metavar="KIND")
@@ -115,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     # On import this module warns about a missing package for speech.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
-    module = importlib.import_module(SUB_COMMANDS[called][0])
+    module = importlib.import_module(module_of(called))
     module.add_arguments(parsers[called])
     parsers[called].add_argument("--debug", action="store_true", help="show the traceback after a failure")
     own, more = given, []

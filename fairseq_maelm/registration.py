@@ -40,7 +40,7 @@ def register() -> None:
         # These import fairseq.
         from fairseq_maelm.checkpoints.plain_data import allow_namespaces
         from fairseq_maelm.fairseq_fixes import mend_fairseq
-        from fairseq_maelm.training_screen import show_in_rank
+        from fairseq_maelm.training.screen import show_in_rank
 
         allow_namespaces()
         mend_fairseq()

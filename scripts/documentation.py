@@ -102,15 +102,15 @@ def _commands() -> Iterator[str]:
     _, parsers = cli.make_parser()
     for title, rows in cli.GROUPS.items():
         yield f"\n## {title}\n"
-        for name, (_, summary) in rows.items():
-            importlib.import_module(cli.SUB_COMMANDS[name][0]).add_arguments(parsers[name])
+        for name, summary in rows.items():
+            importlib.import_module(cli.module_of(name)).add_arguments(parsers[name])
             yield f"\n### maelm {name}\n\n{_cell(parsers[name].description or summary)}\n\n"
             yield f"````text\n{parsers[name].format_usage()}````\n\n{_table(parsers[name])}"
 
 
 def _options() -> Iterator[str]:
     import fairseq_maelm
-    from fairseq_maelm.arguments import CommandParser
+    from fairseq_maelm.options import CommandParser
 
     fairseq_maelm.register()
     from fairseq import criterions, models, optim, tasks

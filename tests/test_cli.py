@@ -25,7 +25,7 @@ def test_help_names_every_sub_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert caught.value.code == 0
     # Line breaks depend on the width of the terminal.
     output = " ".join(capsys.readouterr().out.split())
-    assert all(name in output and summary in output for name, (_, summary) in cli.SUB_COMMANDS.items())
+    assert all(name in output and summary in output for name, summary in cli.SUB_COMMANDS.items())
     assert all(f"{title}:" in output for title in cli.GROUPS) and "Examples:" in output
 
 
@@ -38,7 +38,7 @@ def test_python_runs_the_package_as_the_command() -> None:
 
 @pytest.mark.parametrize("name", cli.SUB_COMMANDS)
 def test_every_sub_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module = importlib.import_module(cli.SUB_COMMANDS[name][0])
+    module = importlib.import_module(cli.module_of(name))
     assert callable(module.add_arguments) and callable(module.run)
     with pytest.raises(SystemExit) as caught:
         cli.main([*name.split(), "--help"])
@@ -49,7 +49,7 @@ def test_every_sub_command_explains_itself(name: str, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("name", cli.SUB_COMMANDS)
 def test_every_argument_has_help(name: str) -> None:
     parser = argparse.ArgumentParser()
-    importlib.import_module(cli.SUB_COMMANDS[name][0]).add_arguments(parser)
+    importlib.import_module(cli.module_of(name)).add_arguments(parser)
     assert not [action.dest for action in parser._actions if not action.help]
 
 
@@ -88,7 +88,7 @@ def test_prepare_writes_the_data_argument_and_nothing_else_to_standard_output(
 def test_ctrl_c_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fairseq_maelm.corpus import command
+    from fairseq_maelm.commands import prepare_corpus as command
 
     def interrupt(settings: object) -> None:
         raise KeyboardInterrupt

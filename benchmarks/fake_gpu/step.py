@@ -19,7 +19,7 @@ from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_co
 from fairseq_maelm.modules.layer_modes import execute, layers_of
 from fairseq_maelm.optim import adamw
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
-from fairseq_maelm.train_command import parse_training
+from fairseq_maelm.training.options import parse_training
 
 from .device import Record
 

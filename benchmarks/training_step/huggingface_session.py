@@ -23,7 +23,7 @@ def build_model(name: str, settings: Settings, vocabulary: int, pad: int) -> tor
     Raises:
         ValueError: if transformers is missing.
     """
-    from fairseq_maelm.libraries import import_transformers
+    from fairseq_maelm.files.optional_imports import import_transformers
 
     transformers = import_transformers()
     common = {

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import yaml
 from study import words_of
 
-from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.folder import SETTINGS
 from fairseq_maelm.studies.tables import markdown_table

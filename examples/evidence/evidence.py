@@ -20,12 +20,12 @@ import summary
 from programs import NotKnownYetError, Programs
 from records import PRETRAINING, Records
 
-from fairseq_maelm.arguments import CommandParser, existing_path
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.options import CommandParser, existing_path
 from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.options import add_runner_arguments, runner_of, sitting
-from fairseq_maelm.train_command import add_precision, machine_of, words_of
+from fairseq_maelm.training.options import add_precision, machine_of, words_of
 
 HERE = Path(__file__).resolve().parent
 STAGES = ("prepare", "choose", "pretrain", "evaluate", "time", "page")

@@ -10,8 +10,8 @@ from typing import Any
 from plan import RANDOM, Plan
 from summary import LOSS, PRIMARY, best_random
 
-from fairseq_maelm.files import write_bytes
-from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.files.atomic import write_bytes
+from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.studies.tables import markdown_table
 
 _STYLE = (

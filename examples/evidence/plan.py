@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import study
 import yaml
 
-from fairseq_maelm.train_command import Machine
+from fairseq_maelm.training.options import Machine
 
 # A row with the weights as they are drawn: one update at learning rate 0.
 RANDOM = "random weights"

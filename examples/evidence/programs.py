@@ -14,7 +14,7 @@ from records import Records, folder_name
 
 from fairseq_maelm.studies.engine import Job, Process, is_finished
 from fairseq_maelm.studies.log import log_records
-from fairseq_maelm.train_command import Machine, words_of
+from fairseq_maelm.training.options import Machine, words_of
 
 # Updates between two reports of a timing; the first one, in which memory is filled, does not count.
 _TIMED_INTERVAL = 5

@@ -11,7 +11,7 @@ import numpy as np
 import study
 from plan import Plan, Pretraining
 
-from fairseq_maelm.files import parse_json, write_bytes
+from fairseq_maelm.files.atomic import parse_json, write_bytes
 from fairseq_maelm.studies.engine import is_finished, read_json
 from fairseq_maelm.studies.log import log_records
 

@@ -16,16 +16,16 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 import fairseq_maelm
-from fairseq_maelm.arguments import CommandParser, number
-from fairseq_maelm.files import write_json
-from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
+from fairseq_maelm.options import CommandParser, number
 from fairseq_maelm.studies.engine import Job, Process, read_json
 from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.log import log_records
 from fairseq_maelm.studies.options import Runner, sitting
 from fairseq_maelm.studies.tables import markdown_table
-from fairseq_maelm.train_command import USER_DIR, Machine, words_of
+from fairseq_maelm.training.options import USER_DIR, Machine, words_of
 
 # One process and no GPU on every machine, so that the numbers can be compared; bfloat16 where the processor multiplies
 # matrices in it.

@@ -11,7 +11,12 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 
-from fairseq_maelm.adaptation.general import GENERAL, GeneralBlockDataset, GeneralLossBound, check_general_options
+from fairseq_maelm.adaptation.general_loss_bound import (
+    GENERAL,
+    GeneralBlockDataset,
+    GeneralLossBound,
+    check_general_options,
+)
 from fairseq_maelm.adaptation.mixing import MixedBlockDataset
 from fairseq_maelm.data.blocks import shard_files, split_files
 from fairseq_maelm.fairseq_fixes.stopping import stop_training

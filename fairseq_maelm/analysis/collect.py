@@ -19,12 +19,12 @@ from tqdm import tqdm
 
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, Vocabulary, chosen_layers
 from fairseq_maelm.analysis.spectrum import GramAccumulator
-from fairseq_maelm.arguments import option
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme, draw_masks
 from fairseq_maelm.data.masking_variants import VisibleTokens, encoder_input
-from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.files.lines import numbered_lines
+from fairseq_maelm.options import option
 
 logger = logging.getLogger(__name__)
 

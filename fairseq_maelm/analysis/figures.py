@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_maelm.libraries import import_pyplot, save_figure
+from fairseq_maelm.files.optional_imports import import_pyplot, save_figure
 
 # The palette of Okabe and Ito for all kinds of color vision, ordered so that neighbors also differ in gray.
 _COLORS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.files import PARTIAL_SUFFIX, FolderLock, read_json, remove_partial_files, write_json
+from fairseq_maelm.files.atomic import PARTIAL_SUFFIX, FolderLock, read_json, remove_partial_files, write_json
 
 MODELS_FOLDER = "models"
 _SETTINGS_FILE = "settings.json"

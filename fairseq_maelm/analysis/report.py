@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.analysis.figures import Result, save_figures
-from fairseq_maelm.files import write_bytes, write_json
+from fairseq_maelm.files.atomic import write_bytes, write_json
 
 
 def write_report(results: list[Result], folder: Path) -> None:

@@ -25,11 +25,11 @@ from fairseq_maelm.analysis.collect import (
 from fairseq_maelm.analysis.folder import MODELS_FOLDER, claimed, fingerprint_of
 from fairseq_maelm.analysis.report import write_report
 from fairseq_maelm.analysis.spectrum import SMALLEST_TAU, compare_subspaces, effective_rank, singular_values
-from fairseq_maelm.arguments import check_limits, existing_path, option
 from fairseq_maelm.data.blocks import TokenBlocks, split_files
 from fairseq_maelm.data.masking import MaskingScheme
-from fairseq_maelm.files import read_json, write_json
-from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.files.atomic import read_json, write_json
+from fairseq_maelm.files.optional_imports import import_pyplot
+from fairseq_maelm.options import check_limits, existing_path, option
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@
 from fairseq_maelm.corpus.cleaning import read_documents
 from fairseq_maelm.corpus.prepare import prepare
 from fairseq_maelm.corpus.settings import PrepareSettings
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.text.vocabulary import FairseqEncoder, load_sentencepiece
 
 __all__ = ["CorpusError", "FairseqEncoder", "PrepareSettings", "load_sentencepiece", "prepare", "read_documents"]

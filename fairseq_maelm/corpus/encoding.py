@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fairseq_maelm.corpus.splitting import Split
 from fairseq_maelm.data.token_files import DTYPES, HEADER, MAGIC, VERSION
-from fairseq_maelm.files import atomic_file
+from fairseq_maelm.files.atomic import atomic_file
 from fairseq_maelm.text.vocabulary import END_OF_SENTENCE, UNKNOWN, TextEncoder
 
 COUNTS = ("documents", "paragraphs", "characters", "bytes", "tokens", "unknown_tokens", "paragraphs_without_tokens")

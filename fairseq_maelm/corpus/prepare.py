@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
+from fairseq_maelm import __version__
 from fairseq_maelm.corpus import steps
 from fairseq_maelm.corpus.reading import Source, find_sources
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, draw_split
-from fairseq_maelm.files import CorpusError, read_json, remove_partial_files, write_json
-from fairseq_maelm.prepared_folder import fingerprints, prepare_folder
+from fairseq_maelm.files.atomic import CorpusError, read_json, remove_partial_files, write_json
+from fairseq_maelm.files.prepared_folder import fingerprints, prepare_folder
 from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import dictionary_symbols, load_sentencepiece
-from fairseq_maelm.version import __version__
 
 logger = logging.getLogger(__name__)
 

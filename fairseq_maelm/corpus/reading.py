@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from fairseq_maelm.files import CorpusError
-from fairseq_maelm.lines import damage_told, decode, decompressed, parse_record, text_field
+from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.files.lines import damage_told, decode, decompressed, parse_record, text_field
 
 LONGEST_LINE_BYTES = 64 * 2**20
 _JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.arguments import check_limits, existing_path, new_folder, option, vocabulary_folder
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.options import check_limits, existing_path, new_folder, option, vocabulary_folder
 from fairseq_maelm.text.vocabulary import PRESETS
 
 _VALID = "validation split (one of)"

@@ -28,7 +28,7 @@ from fairseq_maelm.corpus.reading import Segment, Source, SourceReader
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
 from fairseq_maelm.corpus.workers import ordered_map
-from fairseq_maelm.files import atomic_file, write_bytes
+from fairseq_maelm.files.atomic import atomic_file, write_bytes
 from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,

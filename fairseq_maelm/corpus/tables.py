@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_maelm.arguments import option
-from fairseq_maelm.files import CorpusError, parse_json
-from fairseq_maelm.lines import columns_in, numbered_lines, parse_record
+from fairseq_maelm.files.atomic import CorpusError, parse_json
+from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record
+from fairseq_maelm.options import option
 from fairseq_maelm.text.cleaning import clean_text
 
 # The place of a row, as "file:line", and its cells or its JSON fields.

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

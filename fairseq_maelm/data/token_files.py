@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_maelm.files import CorpusError, read_json, write_json
+from fairseq_maelm.files.atomic import CorpusError, read_json, write_json
 
 logger = logging.getLogger(__name__)
 

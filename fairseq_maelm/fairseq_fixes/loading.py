@@ -3,7 +3,7 @@
 Reasons: fairseq's releases leave torch its default, ``weights_only=True``. fairseq's main branch passes
 ``weights_only=False``, with which a checkpoint can run any command. fairseq reads only its own files; here,
 ``--finetune-from-model`` and fairseq-validate also take ``checkpoint.json`` in a folder of ``maelm export --complete``.
-Tests: tests/checkpoints/test_safety.py, tests/interop/export/test_complete.py.
+Tests: tests/checkpoints/test_safety.py, tests/interop/export/test_complete_folder.py.
 """
 
 import contextlib

@@ -22,14 +22,14 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 
 from fairseq_maelm.checkpoints.plain_data import reason_of
-from fairseq_maelm.fairseq_fixes.averages import load_with_average
 from fairseq_maelm.fairseq_fixes.checkpoint_files import copy_whole, remove_unfinished
-from fairseq_maelm.fairseq_fixes.companions import read_setup_files, write_with_first_checkpoint
-from fairseq_maelm.fairseq_fixes.exchange import broadcast_object
+from fairseq_maelm.fairseq_fixes.collectives import broadcast_object
+from fairseq_maelm.fairseq_fixes.early_stopping import restore_patience, validations_without_improvement, watch
+from fairseq_maelm.fairseq_fixes.ema import load_with_average
 from fairseq_maelm.fairseq_fixes.metric import check_metric
-from fairseq_maelm.fairseq_fixes.patience import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
-from fairseq_maelm.files import FolderLock, remove_partial_files
+from fairseq_maelm.fairseq_fixes.setup_files import read_setup_files, write_with_first_checkpoint
+from fairseq_maelm.files.atomic import FolderLock, remove_partial_files
 
 logger = logging.getLogger(__name__)
 

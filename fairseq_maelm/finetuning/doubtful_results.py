@@ -10,9 +10,9 @@ from typing import Any
 from sklearn import metrics
 from tabulate import tabulate
 
-from fairseq_maelm.files import read_json
+from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.prepared_folder import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairseq_maelm.corpus.tables import ColumnsWithId, Example, Row, examples_of, table_rows
-from fairseq_maelm.files import CorpusError
-from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.files.lines import numbered_lines
 
 HIGHEST_SCORE = 5.0
 """Scores of STS-B are in [0, 5]."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.train_command import load_yaml, mapping_of, number_if_it_is_one
+from fairseq_maelm.training.options import load_yaml, mapping_of, number_if_it_is_one
 
 # Option -> values to try.
 Search = dict[str, tuple[Any, ...]]

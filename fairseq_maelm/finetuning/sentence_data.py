@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fairseq_maelm.data.token_files import read_index
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, TextEncoder
 
 HEAD = "sentence_classification_head"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fairseq_maelm.libraries import import_transformers
+from fairseq_maelm.files.optional_imports import import_transformers
 
 transformers = import_transformers()
 

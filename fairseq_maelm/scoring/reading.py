@@ -5,8 +5,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_maelm.arguments import UsageError
-from fairseq_maelm.lines import numbered_lines, parse_record, text_field
+from fairseq_maelm.files.lines import numbered_lines, parse_record, text_field
+from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import clean_text
 
 # The sentences of a minimal pair, in this order.

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tabulate import tabulate
 
-from fairseq_maelm.lines import numbered_lines
-from fairseq_maelm.prepared_folder import read_manifest
+from fairseq_maelm.files.lines import numbered_lines
+from fairseq_maelm.files.prepared_folder import read_manifest
 from fairseq_maelm.scoring.reading import SIDES, Item
 
 KIND = "scores"

@@ -16,8 +16,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fairseq_maelm import files, warm_start
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files import atomic
+from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.studies import process_server
 from fairseq_maelm.studies.log import last_line
 from fairseq_maelm.studies.progress import Progress
 
@@ -84,7 +85,7 @@ class Job:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file, or return None if it does not exist."""
-    return files.read_json(path) if path.exists() else None
+    return atomic.read_json(path) if path.exists() else None
 
 
 def is_finished(marker: Path) -> bool:
@@ -144,13 +145,13 @@ class LocalLauncher:
             if not job.resumes:
                 log.truncate(0)
             log.write(f"$ {process}\n".encode())
-        return LocalProcess(warm_start.start(process.words, {**self._environment, **process.environment}, job.log))
+        return LocalProcess(process_server.start(process.words, {**self._environment, **process.environment}, job.log))
 
     def leave(self, running: Sequence[LocalProcess]) -> None:
         """Terminate programs, and kill those that do not end in time."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             for each in running:
-                warm_start.send_signal(each.process, sent)
+                process_server.send_signal(each.process, sent)
             deadline = time.monotonic() + _STOP_SECONDS
             for each in running:
                 each.process.join(max(0.0, deadline - time.monotonic()))

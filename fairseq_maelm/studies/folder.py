@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.files import FolderLock, remove_partial_files, write_json
+from fairseq_maelm.files.atomic import FolderLock, remove_partial_files, write_json
 from fairseq_maelm.studies.engine import read_json
 
 SETTINGS = "settings.json"

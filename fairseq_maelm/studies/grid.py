@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_maelm.finetuning.recipe import Recipe, Search
 from fairseq_maelm.studies.folder import read_settings
-from fairseq_maelm.train_command import number_if_it_is_one, spelled
+from fairseq_maelm.training.options import number_if_it_is_one, spelled
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.checkpoints.locate import find_checkpoint
-from fairseq_maelm.files import sha256_of
-from fairseq_maelm.finetuning.encoder import Encoder, read_encoder
+from fairseq_maelm.files.atomic import sha256_of
+from fairseq_maelm.finetuning.encoder_options import Encoder, read_encoder
 from fairseq_maelm.finetuning.recipe import Recipe, check_name
-from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, Counted, count_updates, run_options, train_words
+from fairseq_maelm.finetuning.train_command import FROM_CHECKPOINT, Counted, count_updates, run_options, train_words
+from fairseq_maelm.options import UsageError
 from fairseq_maelm.studies.engine import Job, Process, is_finished, read_json
 from fairseq_maelm.studies.folder import data_fingerprint, study_folder
 from fairseq_maelm.studies.grid import Run, choose, expand, read_runs
 from fairseq_maelm.studies.log import best_validation, is_divergence
 from fairseq_maelm.studies.options import Runner, without_result
-from fairseq_maelm.train_command import Machine
+from fairseq_maelm.training.options import Machine
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from fairseq_maelm.arguments import UsageError, number
+from fairseq_maelm.options import UsageError, number
 from fairseq_maelm.studies.engine import Job, Launcher, is_finished, read_json, run
 from fairseq_maelm.studies.slurm import SlurmLauncher, parse_parameters
-from fairseq_maelm.train_command import add_dry_run
+from fairseq_maelm.training.options import add_dry_run
 
 # Largest number of jobs that wait or run in SLURM's queue.
 _SUBMITTED = 100

@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
-from fairseq_maelm.files import sha256_of
+from fairseq_maelm.files.atomic import sha256_of
 from fairseq_maelm.studies.engine import Job, Process
 from fairseq_maelm.studies.folder import data_fingerprint
-from fairseq_maelm.train_command import number_if_it_is_one
+from fairseq_maelm.training.options import number_if_it_is_one
 
 _PLACE = re.compile(r"\{([\w-]+)\}")
 # Tables that do not decide the results of a run, or that are compared entry by entry.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_maelm.studies.log import last_attempt, log_records
-from fairseq_maelm.training_progress import Training, bar, clock, training_state
+from fairseq_maelm.training.progress import Training, bar, clock, training_state
 
 # An estimate needs this share of the study.
 _LEAST_SHARE = 0.02

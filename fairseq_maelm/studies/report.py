@@ -1,26 +1,23 @@
-"""The sub-command ``maelm report``: a Markdown table of a sweep, all runs as CSV, and a figure of the spread.
+"""A sweep's report: a Markdown table, all runs as CSV, and a figure of the spread.
 
 The figure shows every run of the grid, the seeds of the best setting, and the paper's scores. Marker, filling and line
 distinguish them without color.
 """
 
-import argparse
 import csv
 import io
 import logging
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.arguments import existing_path
-from fairseq_maelm.files import write_bytes
-from fairseq_maelm.libraries import import_pyplot, save_figure
+from fairseq_maelm.files.atomic import write_bytes
+from fairseq_maelm.files.optional_imports import import_pyplot, save_figure
 from fairseq_maelm.studies import scores as results
 from fairseq_maelm.studies.scores import DIVERGED, FAILED, FINISHED, MISSING, Cell, Sweep
 from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
-from fairseq_maelm.train_command import spelled
+from fairseq_maelm.training.options import spelled
 
 logger = logging.getLogger(__name__)
 
@@ -28,25 +25,6 @@ _NOTHING = "–"
 _COLUMNS = 4
 _LINES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 4)))
 _GRID_COLOR, _BEST_COLOR, _PAPER_COLOR = "#8A8A8A", "#000000", "#0072B2"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``maelm report``."""
-    parser.description = (
-        "Writes the table of a finished or running sweep: the best setting of each task and model, medians over seeds, "
-        "differences of models, the paper's scores. Writes all runs to runs.csv and the spread to spread.png and .svg."
-    )
-    parser.add_argument("sweep", type=existing_path, metavar="SWEEP", help="folder written by `maelm sweep`")
-    parser.add_argument(
-        "--paper", nargs="+", metavar="GROUP", help="groups of the recipes' published rows to show (default: all)"
-    )
-    parser.add_argument("--no-figure", action="store_true", help="skip the figure of the spread")
-
-
-def run(args: argparse.Namespace) -> None:
-    """Write the report into the folder, and its table to standard output."""
-    sys.stdout.write(write_report(args.sweep, not args.no_figure, args.paper))
-    logger.info("wrote %s, and runs.csv into the same folder", args.sweep / "report.md")
 
 
 def write_report(folder: Path, draws: bool = True, groups: Sequence[str] | None = None) -> str:

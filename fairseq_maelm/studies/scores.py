@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from fairseq_maelm.arguments import UsageError
+from fairseq_maelm.options import UsageError
 from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.folder import read_settings
 from fairseq_maelm.studies.grid import Run, Setting, read_runs

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.arguments import UsageError
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.options import UsageError
 from fairseq_maelm.studies import child
 from fairseq_maelm.studies.engine import Job, read_json
-from fairseq_maelm.train_command import number_if_it_is_one
+from fairseq_maelm.training.options import number_if_it_is_one
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import FairseqTask
 
-from fairseq_maelm.fairseq_fixes.companions import VOCABULARY_FILES
+from fairseq_maelm.fairseq_fixes.setup_files import VOCABULARY_FILES
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
 

@@ -12,7 +12,6 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
-from fairseq_maelm.arguments import option
 from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, shard_files, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
@@ -22,6 +21,7 @@ from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.models.checks import warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
+from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import (
     MASK,

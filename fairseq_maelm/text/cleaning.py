@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
 
 # C0 and C1 controls that str.split does not treat as white space, and the byte order mark.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")

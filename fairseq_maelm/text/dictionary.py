@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from fairseq.data import Dictionary
 
-from fairseq_maelm.files import read_json, refuse_special_files, sha256_of
+from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
 from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL

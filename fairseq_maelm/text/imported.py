@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.text.offsets import AlignedTokens, encodable, tokenizer_spans
 from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
 from fairseq_maelm.text.vocabulary import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from fairseq.data import Dictionary
 from sentencepiece import SentencePieceProcessor
 
-from fairseq_maelm.files import read_regular
+from fairseq_maelm.files.atomic import read_regular
 from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
 from fairseq_maelm.text.tokenizer_file import encode_text
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, FairseqEncoder, load_sentencepiece

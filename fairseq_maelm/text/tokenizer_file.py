@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.files import CorpusError, parse_json, read_regular
+from fairseq_maelm.files.atomic import CorpusError, parse_json, read_regular
 
 # The most by which all steps together may lengthen a text. nmt_nfkc writes up to 18 characters for one.
 _LONGEST = 512

@@ -11,7 +11,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from fairseq_maelm.files import CorpusError, read_regular
+from fairseq_maelm.files.atomic import CorpusError, read_regular
 from fairseq_maelm.text.offsets import WORD_START, AlignedTokens, encodable, sentencepiece_spans
 
 # fairseq.data.Dictionary puts these four in front of the file's symbols; the task maelm appends <mask>.

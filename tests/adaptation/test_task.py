@@ -10,7 +10,7 @@ from fairseq.logging import metrics
 from support import dictionary_of, model_of, scheme_of
 
 from fairseq_maelm.adaptation import task as adaptation
-from fairseq_maelm.adaptation.general import GeneralBlockDataset
+from fairseq_maelm.adaptation.general_loss_bound import GeneralBlockDataset
 from fairseq_maelm.adaptation.task import AdaptationTask, AdaptationTaskConfig
 from fairseq_maelm.criterions.maelm import MaelmCriterion, MaelmCriterionConfig
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols

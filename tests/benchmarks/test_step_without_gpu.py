@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from fake_gpus import BENCHMARKS, needs_fake_gpu, run_program
 
-from fairseq_maelm.pretrain_command import RECIPES
-from fairseq_maelm.train_command import load_yaml, names_in
+from fairseq_maelm.commands.pretrain import RECIPES
+from fairseq_maelm.training.options import load_yaml, names_in
 
 # Launches of forward, loss and backward pass, where the package's own attention counts as one, and of clipping and
 # update, with torch 2.13; others take some operations apart otherwise. Those of

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from fairseq_maelm import cli
-from fairseq_maelm.arguments import CommandParser
+from fairseq_maelm.options import CommandParser
 
 from .sources import ROOT
 from .test_surface import compare
 
 COMMANDS = Path(__file__).with_name("commands.json")
 
-# What is read or used by several commands is declared once, in ``fairseq_maelm.arguments``.
+# What is read or used by several commands is declared once, in ``fairseq_maelm.options``.
 SHARED = (
     "--checkpoint",
     "--vocabulary",
@@ -43,7 +43,7 @@ OTHER_SPELLINGS = {
 
 def arguments_of(name: str) -> list[argparse.Action]:
     parser = CommandParser()
-    importlib.import_module(cli.SUB_COMMANDS[name][0]).add_arguments(parser)
+    importlib.import_module(cli.module_of(name)).add_arguments(parser)
     return [action for action in parser._actions if action.dest != "help"]
 
 

@@ -1,11 +1,13 @@
-"""The house: ground < core < wings < doors. Imports go down or stay on their floor, and never in a circle.
+"""Layers: ground < core < features < commands. Imports go down or stay in their layer, and never in a circle.
 
-Ground is used by everybody and knows nobody. The core is pretraining alone. A wing stands on the core and knows no
-other wing; the folder around wings holds what several of them share. Doors may know everything, and nobody knows them.
-Imports inside functions and for type checkers only count like all others. There is no entry for a single file: a file
-belongs to the floor of its folder, and a file beside the folders is on the ground unless it is a door.
+Ground is used by everybody and imports nothing above. The core is pretraining alone. A feature uses the core and no
+other feature; the folder around features holds what several of them share. Commands, with the root files that users
+import and call, may use everything, and nothing imports them. Imports inside functions and for type checkers count
+like all others. There is no entry for a single file: a file belongs to the layer of its folder, and a file at the root
+is ground unless it is an entry point.
 
-``registration`` imports modules that it finds by the names of files and folders, as fairseq does: it knows none.
+``registration`` imports modules that it finds by the names of files and folders, as fairseq does: it names none.
+The version is read from the package itself, which every import has loaded already.
 """
 
 import ast
@@ -18,28 +20,29 @@ import pytest
 
 from .sources import PACKAGE, count_package_files, module_name, package_files, parse
 
-GROUND, CORE, WINGS, DOORS = "ground", "core", "wings", "doors"
-FLOORS = (GROUND, CORE, WINGS, DOORS)
+GROUND, CORE, FEATURES, COMMANDS = "ground", "core", "features", "commands"
+LAYERS = (GROUND, CORE, FEATURES, COMMANDS)
 
-# Folders by floor; a deeper folder belongs to the floor of the one around it.
+# Folders by layer; a deeper folder belongs to the layer of the one around it.
 FOLDERS = {
-    GROUND: ("checkpoints", "text", "fairseq_fixes", "hf"),
+    GROUND: ("checkpoints", "files", "text", "fairseq_fixes", "training", "hf"),
     CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
-    WINGS: ("adaptation", "analysis", "finetuning", "interop", "scoring", "studies"),
+    FEATURES: ("adaptation", "analysis", "finetuning", "interop", "scoring", "studies"),
+    COMMANDS: ("commands",),
 }
-DOOR_FILES = ("", "__main__", "cli", "predict_command", "pretrain_command")
+ENTRY_POINTS = ("", "__main__", "cli")
 
-# Wings that are folders in a folder: each of them is a wing by itself, and what lies beside them is shared.
-HOUSES_OF_WINGS = ("finetuning",)
-# Sweeps are made of fine-tunings: they may know what the wings of that house share.
-KNOWN_HOUSES = {"studies": ("finetuning",)}
-# What some folders may use of the package, and what they keep away from, beyond their floor.
+# Folders of several features: each inner folder is a feature, and the files around them are shared.
+GROUPS_OF_FEATURES = ("finetuning",)
+# Sweeps are made of fine-tunings: they may use what the features of that group share.
+KNOWN_GROUPS = {"studies": ("finetuning",)}
+# What some folders may use of the package, and what they keep away from, beyond their layer.
 ONLY = {
-    "files": ("files",),
+    "files": ("files", "options", "text"),
     "text": ("files", "text"),
-    "hf": ("hf", "libraries"),
+    "hf": ("hf", "files"),
 }
-NO_FAIRSEQ = {"corpus", "hf", "files", "lines", "prepared_folder", "warm_start", "libraries", "version"}
+NO_FAIRSEQ = {"corpus", "hf", "files"}
 OF_FAIRSEQ = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}
 
 
@@ -52,22 +55,22 @@ class Import:
     place: str
 
 
-def floor_of(module: str) -> str:
-    """The floor of a module of the package, by its folder."""
+def layer_of(module: str) -> str:
+    """The layer of a module of the package, by its folder."""
     folder = module.partition(".")[0]
-    for floor, folders in FOLDERS.items():
+    for layer, folders in FOLDERS.items():
         if folder in folders:
-            return floor
-    if module in DOOR_FILES:
-        return DOORS
-    assert not (PACKAGE / folder).is_dir(), f"the folder {folder} stands on no floor; add it in {Path(__file__).name}"
+            return layer
+    if module in ENTRY_POINTS:
+        return COMMANDS
+    assert not (PACKAGE / folder).is_dir(), f"the folder {folder} belongs to no layer; add it in {Path(__file__).name}"
     return GROUND
 
 
-def wing_of(module: str) -> str:
-    """The wing that a module on that floor belongs to; what wings of one house share bears the name of the house."""
+def feature_of(module: str) -> str:
+    """The feature that a module of that layer belongs to; files that a group shares have the name of the group."""
     parts = module.split(".")
-    if parts[0] in HOUSES_OF_WINGS:
+    if parts[0] in GROUPS_OF_FEATURES:
         is_inside = len(parts) > 1 and (PACKAGE / parts[0] / parts[1]).is_dir()
         return ".".join(parts[: 2 if is_inside else 1])
     return parts[0]
@@ -75,13 +78,13 @@ def wing_of(module: str) -> str:
 
 def is_allowed(source: str, target: str) -> bool:
     """Whether one module may import another."""
-    height, depth = FLOORS.index(floor_of(source)), FLOORS.index(floor_of(target))
+    height, depth = LAYERS.index(layer_of(source)), LAYERS.index(layer_of(target))
     if height != depth:
         return height > depth
-    if floor_of(source) != WINGS:
+    if layer_of(source) != FEATURES:
         return True
-    wing = wing_of(source)
-    return wing_of(target) in (wing, wing.partition(".")[0], *KNOWN_HOUSES.get(wing, ()))
+    feature = feature_of(source)
+    return feature_of(target) in (feature, feature.partition(".")[0], *KNOWN_GROUPS.get(feature, ()))
 
 
 def absolute_targets(node: ast.AST, path: Path) -> Iterator[str]:
@@ -94,7 +97,8 @@ def absolute_targets(node: ast.AST, path: Path) -> Iterator[str]:
             folder = path.parents[node.level - 1].relative_to(PACKAGE.parent)
             base = ".".join([*folder.parts, *([node.module] if node.module else [])])
         for alias in node.names:
-            yield f"{base}.{alias.name}"
+            if (base, alias.name) != (PACKAGE.name, "__version__"):
+                yield f"{base}.{alias.name}"
 
 
 def resolve(name: str, modules: set[str]) -> str | None:
@@ -122,11 +126,11 @@ def imports_inside_package() -> tuple[list[Import], int]:
     return found, len(files)
 
 
-def test_every_folder_stands_on_one_floor() -> None:
+def test_every_folder_belongs_to_one_layer() -> None:
     named = [folder for folders in FOLDERS.values() for folder in folders]
     there = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
     assert sorted(named) == there
-    assert all(floor_of(module_name(path)) in FLOORS for path in package_files())
+    assert all(layer_of(module_name(path)) in LAYERS for path in package_files())
 
 
 def test_imports_go_down() -> None:
@@ -134,8 +138,8 @@ def test_imports_go_down() -> None:
     assert swept == count_package_files() > 0
     assert imports, "no import found inside the package, so this test sees nothing"
     wrong = [
-        f"{item.place}: {item.source} ({floor_of(item.source)}) must not import {item.target or 'the package itself'} "
-        f"({floor_of(item.target)})"
+        f"{item.place}: {item.source} ({layer_of(item.source)}) must not import {item.target or 'the package itself'} "
+        f"({layer_of(item.target)})"
         for item in imports
         if not is_allowed(item.source, item.target)
     ]
@@ -200,6 +204,7 @@ def test_some_folders_need_no_fairseq() -> None:
         ("cli", "analysis.run", True),
         ("analysis.run", "cli", False),
         ("data.blocks", "", False),
+        ("training.options", "commands.pretrain", False),
     ],
 )
 def test_the_plan_can_tell(source: str, target: str, allowed: bool) -> None:

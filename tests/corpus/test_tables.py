@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.corpus.tables import Columns, read_table
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
 
 PAIRS = [("one, two", "three", "good"), ('say "so"', "four", "bad")]
 

@@ -10,7 +10,7 @@ import torch
 
 from end_to_end.small import cut, training, updates
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run
-from fairseq_maelm import warm_start
+from fairseq_maelm.studies import process_server
 
 # Dropout draws other numbers for other shapes, so it is off where batches are cut in different ways.
 NO_DROPOUT = ["--dropout", "0", "--attention-dropout", "0"]
@@ -33,10 +33,10 @@ def run_ranks(command: list[Any], ranks: int, folder: Path) -> str:
             *["--distributed-backend", "gloo", "--distributed-init-method", f"tcp://127.0.0.1:{port}"],
         ]
         command = [str(COMMANDS / name), "--user-dir", str(USER_DIR), *words, *distributed]
-        processes.append(warm_start.start(command, command_environment(), log, folder))
+        processes.append(process_server.start(command, command_environment(), log, folder))
     for process in processes:
         process.join(300)
-        warm_start.send_signal(process, signal.SIGKILL)
+        process_server.send_signal(process, signal.SIGKILL)
     statuses = [process.exitcode for process in processes]
     texts = [log.read_text(encoding="utf-8") for log in logs]
     assert statuses == [0] * ranks, "\n".join(text[-3000:] for text in texts)

@@ -13,7 +13,7 @@ import torch
 
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel, cli
-from fairseq_maelm.finetuning.prompting.hub import classify_by_prompt
+from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
 from fairseq_maelm.finetuning.prompting.task import PromptTask, PromptTaskConfig
 
 PROMPT = """

@@ -11,7 +11,7 @@ import pytest
 from end_to_end.toy import TOPICS, run, train_log
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
-from fairseq_maelm.finetuning.squad.hub import answer
+from fairseq_maelm.finetuning.squad.inference import answer
 
 # Short sequences, so that most contexts have several windows.
 FORMAT = ["--max-length", 32, "--doc-stride", 8, "--max-question-length", 12]

@@ -13,7 +13,7 @@ from end_to_end.toy import ROOT, TINY_TRAINING, losses, run
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.studies.plan import Plan
-from fairseq_maelm.train_command import words_of
+from fairseq_maelm.training.options import words_of
 
 PLAN = Plan(ROOT / "examples" / "ablations" / "plan.yaml", {})
 # Each runs code that the others do not; tests/examples/test_ablations.py builds all rows.

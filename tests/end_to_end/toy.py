@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import fairseq_maelm
-from fairseq_maelm import warm_start
+from fairseq_maelm.studies import process_server
 
 USER_DIR = Path(fairseq_maelm.__file__).resolve().parent
 ROOT = USER_DIR.parent
@@ -110,10 +110,10 @@ def run(
         words.insert(2, "--verbose")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        process = warm_start.start(words, command_environment(environment), log, cwd or Path(os.sep))
+        process = process_server.start(words, command_environment(environment), log, cwd or Path(os.sep))
         process.join(timeout)
         if process.exitcode is None:
-            warm_start.send_signal(process, signal.SIGKILL)
+            process_server.send_signal(process, signal.SIGKILL)
         output = log.read_text(encoding="utf-8")
     if (process.exitcode == 0) != check:
         expected = "failed" if check else "should have failed"
@@ -137,7 +137,7 @@ def _resolve(words: list[str]) -> list[str]:
     takes_user_dir = name in {"fairseq-train", "fairseq-validate", "fairseq-preprocess"}
     user_dir = ["--user-dir", str(USER_DIR)] if takes_user_dir and "--user-dir" not in rest else []
     program = str(COMMANDS / name)
-    if name in warm_start.COMMANDS:
+    if name in process_server.COMMANDS:
         return [program, *user_dir, *rest]
     # Started through the interpreter: the scripts' first line may be longer than the system allows.
     return [sys.executable, program, *user_dir, *rest]

@@ -15,7 +15,7 @@ from end_to_end.toy import ROOT, TOPICS, run, sentence
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from fairseq_maelm import files
+from fairseq_maelm.files import atomic
 from fairseq_maelm.studies import folder as store
 
 ABLATIONS = ROOT / "examples" / "ablations" / "plan.yaml"
@@ -189,7 +189,7 @@ def test_decoder_depths_of_any_size(arch: str, more: list[str], layers: list[int
 
 def write_json(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(path, content)
+    atomic.write_json(path, content)
 
 
 def write_study(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, sentence, toy_data, write_corpus
 
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files.atomic import write_json
 
 __all__ = ["toy_data"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from end_to_end.toy import ROOT
 
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.studies.plan import Places
 
 PLAN = ROOT / "examples" / "prompting" / "few_shot.yaml"

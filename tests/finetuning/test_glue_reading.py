@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_maelm.corpus.tables import Example
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.finetuning.glue_layout import TASKS, Quirks, read_glue
 
 MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse "

@@ -14,7 +14,7 @@ from fake_gpus import needs_fake_gpu, run_program
 
 from fairseq_maelm import cli
 from fairseq_maelm.data.length_buckets import padding_share
-from fairseq_maelm.train_command import parse_training
+from fairseq_maelm.training.options import parse_training
 
 VOCABULARY = Path(__file__).resolve().parents[1] / "end_to_end" / "kept" / "data"
 EXAMPLES = 480

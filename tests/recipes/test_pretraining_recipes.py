@@ -12,10 +12,10 @@ from fairseq import tasks
 from omegaconf import OmegaConf
 from support import usage_error
 
-from fairseq_maelm.pretrain_command import RECIPES as FOLDER
-from fairseq_maelm.pretrain_command import train_options
-from fairseq_maelm.train_command import Machine, load_yaml, names_in
-from recipes.doors import PRETRAINING, configuration_of_command, recipe_command
+from fairseq_maelm.commands.pretrain import RECIPES as FOLDER
+from fairseq_maelm.commands.pretrain import train_options
+from fairseq_maelm.training.options import Machine, load_yaml, names_in
+from recipes.dry_runs import PRETRAINING, configuration_of_command, recipe_command
 
 # Table 3 of the paper, cell by cell.
 TABLE_3 = {

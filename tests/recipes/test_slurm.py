@@ -12,7 +12,7 @@ import pytest
 import torch
 from fairseq.distributed import utils as distributed_utils
 
-from recipes.doors import PRETRAINING, configuration_of_command
+from recipes.dry_runs import PRETRAINING, configuration_of_command
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -1,4 +1,4 @@
-"""What is bad, as tables: files and the doors that read them, damaged folders, options, arguments of the hub.
+"""What is bad, as tables: files and the commands that read them, damaged folders, options, arguments of the hub.
 
 A case is a name, a command line and words of the one line that answers it. Names in braces are paths of the world, and
 ``{bad}`` that of the bad file. What is crossed here is crossed in full.
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fairseq_maelm import cli
-from fairseq_maelm.arguments import CommandParser
+from fairseq_maelm.options import CommandParser
 from robustness.world import World
 
 _TRAIN = "--recipe tiny --gpus 0 --set batch-sequences=4 sequence-length=32 sequences-per-gpu=4 -- --max-update 1"
@@ -134,16 +134,16 @@ _PROGRESS: dict[str, dict[str, Any]] = {
     "history-text": {"optimizer_history": "long"},
     "updates-huge": {"optimizer_history": [{"num_updates": 10**15}]},
 }
-_CHECKPOINT_DOORS = (
+_CHECKPOINT_COMMANDS = (
     *("fill", "predict", "predict prompts", "answer", "score", "analyze", "export", "finetune", "sweep"),
 )
 
 
 def _checkpoints() -> Iterator[Case]:
     for name in _CHECKPOINTS:
-        for door in _CHECKPOINT_DOORS:
-            line = re.sub(r"\{(pretrained|classifier|reader)\}", f"{{bad/{name}.pt}}", GOOD[door])
-            yield Case(f"{door}: {name}", line, rf"bad/{name}.pt (is|holds|cannot|says|does)")
+        for command in _CHECKPOINT_COMMANDS:
+            line = re.sub(r"\{(pretrained|classifier|reader)\}", f"{{bad/{name}.pt}}", GOOD[command])
+            yield Case(f"{command}: {name}", line, rf"bad/{name}.pt (is|holds|cannot|says|does)")
         yield Case(
             f"import: {name}", f"import {{bad/{name}.pt}} --vocabulary {{data}} --output {{new}}", f"bad/{name}.pt"
         )
@@ -168,7 +168,7 @@ _JSON = {
     "latin.json": '{"a": "é"}'.encode("latin-1"),
     "foreign.json": b'{"something": {"else": null}}',
 }
-_JSON_DOORS = {
+_JSON_COMMANDS = {
     "squad": "evaluate squad {bad} {predictions.json}",
     "predictions": "evaluate squad {squad.json} {bad}",
     "odds": "evaluate squad {squad.json} {predictions.json} --null-odds {bad}",
@@ -176,7 +176,7 @@ _JSON_DOORS = {
     "questions": "predict {bad} --checkpoint {reader} --vocabulary {squad}",
     "prompt": "predict {pairs.tsv} --checkpoint {pretrained} --vocabulary {data} --prompt {bad}",
 }
-# A file of a prepared folder, and the door that reads the folder.
+# A file of a prepared folder, and the command that reads the folder.
 _MANIFESTS = {
     ("squad", "manifest.json"): "predict {bad} --checkpoint {reader}",
     ("tagging", "manifest.json"): "predict {words.conll} --checkpoint {tagger} --vocabulary {bad}",
@@ -191,7 +191,7 @@ _TEXTS = {
     "blank.txt": b"\n \n\n",
     "binary.txt": bytes(range(256)) * 4,
 }
-_TEXT_DOORS = {
+_TEXT_COMMANDS = {
     "corpus": "prepare corpus {bad} --output {new} --vocabulary {data} --workers 1",
     "answer": "answer {bad} Who? --checkpoint {reader} --vocabulary {data}",
     "predict": "predict {bad} --checkpoint {classifier} --vocabulary {sentences}",
@@ -206,23 +206,23 @@ _TEXT_DOORS = {
 
 
 def _contents() -> Iterator[Case]:
-    for doors, contents in ((_JSON_DOORS, _JSON), (_TEXT_DOORS, _TEXTS)):
-        for door, line in doors.items():
+    for commands, contents in ((_JSON_COMMANDS, _JSON), (_TEXT_COMMANDS, _TEXTS)):
+        for command, line in commands.items():
             # To an answer NUL is a character like any other.
-            for name in [name for name in contents if (door, name) != ("answer", "nul.txt")]:
-                yield Case(f"{door}: {name}", line.replace("{bad}", f"{{bad/{name}}}"), _expected_of(door, name))
+            for name in [name for name in contents if (command, name) != ("answer", "nul.txt")]:
+                yield Case(f"{command}: {name}", line.replace("{bad}", f"{{bad/{name}}}"), _expected_of(command, name))
     for (folder, file), line in _MANIFESTS.items():
         for name in _JSON:
             named = rf"bad/{folder}-{name}"
             yield Case(f"{folder}: {file}: {name}", line.replace("{bad}", f"{{bad/{folder}-{name}}}"), named)
 
 
-def _expected_of(door: str, name: str) -> str:
+def _expected_of(command: str, name: str) -> str:
     others = {
         "corpus": "hold no documents|split is empty",
         "prompt": f"prompt '{Path(name).stem}'",
     }
-    return rf"bad/{name}|{others.get(door, 'empty|no character')}"
+    return rf"bad/{name}|{others.get(command, 'empty|no character')}"
 
 
 # Prepared folders with a damaged file
@@ -335,7 +335,7 @@ _FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         "distilbert-without-layers": (_configured(model_type="distilbert", num_hidden_layers=None), "num_hidden_lay"),
     },
 }
-_FOLDER_DOORS = {
+_FOLDER_COMMANDS = {
     "data": f"pretrain {{bad}} --output {{new}} {_TRAIN}",
     "hf": "import {bad} --output {new}",
 }
@@ -343,7 +343,7 @@ _FOLDER_DOORS = {
 
 def _folders() -> Iterator[Case]:
     for source, damages in _FOLDERS.items():
-        line = _FOLDER_DOORS.get(source, "finetune {bad} --checkpoint {pretrained} --output {new} --gpus 0")
+        line = _FOLDER_COMMANDS.get(source, "finetune {bad} --checkpoint {pretrained} --output {new} --gpus 0")
         for name, (_, expected) in damages.items():
             bad = f"{{bad/{source}-{name}}}"
             yield Case(f"{source}: {name}", line.replace("{bad}", bad), expected)
@@ -357,9 +357,9 @@ _ANY_NUMBER = {"--threshold"}
 
 def _options() -> Iterator[Case]:
     """Every option that takes a number, a device or a path, with values that are none."""
-    for name in sorted({door for door in GOOD if door in cli.SUB_COMMANDS}):
+    for name in sorted({command for command in GOOD if command in cli.SUB_COMMANDS}):
         parser = CommandParser()
-        importlib.import_module(cli.SUB_COMMANDS[name][0]).add_arguments(parser)
+        importlib.import_module(cli.module_of(name)).add_arguments(parser)
         # Options end before those for fairseq.
         own, dashes, rest = GOOD[name].partition(" -- ")
         for action in parser._actions:
@@ -383,15 +383,17 @@ def _wrong_values(action: argparse.Action, option: str) -> tuple[str, ...]:
 
 def _outputs() -> Iterator[Case]:
     """Every command that writes: with an output that is there, one that fairseq cannot read, and one below a file."""
-    for door, line in GOOD.items():
-        if "{new}" not in line or door in ("finetune", "pretrain", "sweep"):
+    for command, line in GOOD.items():
+        if "{new}" not in line or command in ("finetune", "pretrain", "sweep"):
             continue
-        if door != "prepare glue":  # whose tasks each have a folder in the output
-            yield Case(f"{door} over something", line.replace("{new}", "{glue}"), "exists|holds no results|not written")
+        if command != "prepare glue":  # whose tasks each have a folder in the output
+            yield Case(
+                f"{command} over something", line.replace("{new}", "{glue}"), "exists|holds no results|not written"
+            )
         yield Case(
-            f"{door} to a:b", line.replace("{new}", "{new}:b"), "contains a colon, which fairseq uses to separate"
+            f"{command} to a:b", line.replace("{new}", "{new}:b"), "contains a colon, which fairseq uses to separate"
         )
-        yield Case(f"{door} below a file", line.replace("{new}", "{text.txt}/below"), "text.txt is not a folder")
+        yield Case(f"{command} below a file", line.replace("{new}", "{text.txt}/below"), "text.txt is not a folder")
 
 
 # What belongs to one command

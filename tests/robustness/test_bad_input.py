@@ -1,4 +1,4 @@
-"""Bad input at every door: one line says what is wrong, nothing is written, and nothing that was there is changed."""
+"""Bad input at every command: one line says what is wrong; nothing is written, and no file is changed."""
 
 import io
 import re
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm.finetuning.prompting.hub import classify_by_prompt
-from fairseq_maelm.finetuning.squad.hub import answer, answer_questions
+from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
+from fairseq_maelm.finetuning.squad.inference import answer, answer_questions
 from robustness import cases
 from robustness.cases import GOOD, HUB, Case, write_bad_files
 from robustness.world import PAIR_PROMPT, PROMPT, Answer, World
@@ -30,19 +30,19 @@ def test_there_are_enough_of_them() -> None:
     assert len(CASES) + sum(map(len, HUB.values())) >= 400
 
 
-@pytest.mark.parametrize("door", GOOD)
-def test_good_input_is_accepted(door: str, world: World) -> None:
+@pytest.mark.parametrize("command", GOOD)
+def test_good_input_is_accepted(command: str, world: World) -> None:
     """So that no case is refused for another reason than its own."""
-    world.run(GOOD[door])
+    world.run(GOOD[command])
     world.remove_new()
 
 
-@pytest.mark.parametrize("door", ["predict", "predict tags", "predict answers", "predict prompts"])
-def test_standard_input_is_read_like_a_file(door: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    command, name, rest = GOOD[door].split(" ", 2)
+@pytest.mark.parametrize("command", ["predict", "predict tags", "predict answers", "predict prompts"])
+def test_standard_input_is_read_like_a_file(command: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, name, rest = GOOD[command].split(" ", 2)
     content = io.BytesIO(world.path(name.strip("{}")).read_bytes())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(content))
-    assert world.run(f"{command} - {rest}") == world.run(GOOD[door])
+    assert world.run(f"{program} - {rest}") == world.run(GOOD[command])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

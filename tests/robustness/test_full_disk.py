@@ -12,11 +12,11 @@ from fairseq_maelm.fairseq_fixes import checkpoint_files
 from robustness.cases import GOOD
 from robustness.world import Answer, World
 
-DOORS = {door: line for door, line in GOOD.items() if "{new}" in line and door != "sweep"}
-DOORS |= {door: f"{GOOD[door]} --output {{new}}" for door in ("predict", "evaluate squad")}
+COMMANDS = {command: line for command, line in GOOD.items() if "{new}" in line and command != "sweep"}
+COMMANDS |= {command: f"{GOOD[command]} --output {{new}}" for command in ("predict", "evaluate squad")}
 # Data workers exchange batches through files, and cannot start if these cannot grow.
-for _door in ("pretrain", "finetune"):
-    DOORS[_door] += f"{'' if ' -- ' in DOORS[_door] else ' --'} --num-workers 0"
+for _command in ("pretrain", "finetune"):
+    COMMANDS[_command] += f"{'' if ' -- ' in COMMANDS[_command] else ' --'} --num-workers 0"
 # The largest file of these is smaller than the larger limit.
 SMALL = ("evaluate squad", "predict", "score")
 # What is whole in the folder of these is so file by file.
@@ -35,22 +35,23 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("door", "size"), [(door, size) for door in DOORS for size in (40, 5000) if size == 40 or door not in SMALL]
+    ("command", "size"),
+    [(command, size) for command in COMMANDS for size in (40, 5000) if size == 40 or command not in SMALL],
 )
-def test_a_full_disk(door: str, size: int, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(command: str, size: int, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.remove_new()
     monkeypatch.setattr(checkpoint_files, "_PAUSE_SECONDS", 0)
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
         with files_of_at_most(size), pytest.raises(Answer) as caught:
-            world.run(DOORS[door])
+            world.run(COMMANDS[command])
     last = caught.value.error.splitlines()[-1]
-    assert last.startswith(f"maelm {door}: error: ") and "Traceback" not in caught.value.error
+    assert last.startswith(f"maelm {command}: error: ") and "Traceback" not in caught.value.error
     assert "[Errno" not in last and str(world.folder) in last
     assert "File too large" in last or "No space left on device" in last, last
-    assert door in BY_FILE or not world.path("new").exists()
-    assert not list(world.folder.rglob("checkpoint*.pt")) or door not in BY_FILE
-    world.run(DOORS[door])
+    assert command in BY_FILE or not world.path("new").exists()
+    assert not list(world.folder.rglob("checkpoint*.pt")) or command not in BY_FILE
+    world.run(COMMANDS[command])
     left = [path.name for path in world.folder.rglob("*") if path.name.endswith((".partial", ".tmp", ".unfinished"))]
     world.remove_new()
     assert left == []

@@ -1,4 +1,4 @@
-"""Hostile checkpoints at every door: none runs code, gives a secret away or hangs, and each is answered by one line."""
+"""Hostile checkpoints at every command: none runs code, gives a secret away or hangs; one line answers each."""
 
 import json
 import os
@@ -17,17 +17,17 @@ from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
-from fairseq_maelm.finetuning.encoder import read_encoder
+from fairseq_maelm.finetuning.encoder_options import read_encoder
 from fairseq_maelm.finetuning.prompting.task import PromptTaskConfig, complete_view
 from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
 from robustness.child import limit_memory
 from robustness.hostile import MARKER, SECRET, Hostile, expression, hostile_checkpoints
 
-# Hundreds of files at each of a dozen doors take minutes.
+# Hundreds of files at each of a dozen commands take minutes.
 pytestmark = pytest.mark.slow
 
 HONEST = "honest.pt"
-# All doors read a checkpoint by the same function, which gets every file through the hub; importing has its own and
+# All commands read a checkpoint by the same function, which gets every file through the hub; importing has its own and
 # gets every file too. Each is tried at one other command as well, whichever has its turn, and one in so many at the
 # other functions.
 ONE_IN = 5

@@ -26,7 +26,7 @@ import torch
 from tabulate import tabulate
 
 from fairseq_maelm import register
-from fairseq_maelm.cli import SUB_COMMANDS
+from fairseq_maelm.cli import SUB_COMMANDS, module_of
 from robustness.cases import GOOD
 from robustness.child import Child, Ended
 from robustness.world import PREPARED, World
@@ -295,8 +295,8 @@ def main() -> None:
 def _import_everything() -> None:
     register()
     torch.set_num_threads(1)
-    for module, _ in SUB_COMMANDS.values():
-        importlib.import_module(module)
+    for name in SUB_COMMANDS:
+        importlib.import_module(module_of(name))
     importlib.import_module("fairseq_cli.train")
 
 

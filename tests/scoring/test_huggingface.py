@@ -10,9 +10,9 @@ from text.vocabularies import TEXT
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
+from fairseq_maelm.files.optional_imports import import_transformers
 from fairseq_maelm.interop.importing.run import import_model
-from fairseq_maelm.libraries import import_transformers
-from fairseq_maelm.scoring.hub import score
+from fairseq_maelm.scoring.inference import score
 from fairseq_maelm.scoring.likelihood import METHODS
 
 tokenizers = pytest.importorskip("tokenizers")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.studies.folder import SETTINGS, data_fingerprint, study_folder
 from fairseq_maelm.studies.grid import Run, Setting
 from fairseq_maelm.studies.grid_runs import tidy

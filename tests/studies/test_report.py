@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.grid import Run, Setting
 from fairseq_maelm.studies.report import as_csv, as_markdown, write_report

@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.vocabulary import (
     PRESETS,

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import study
 from tabulate import tabulate
 
-from fairseq_maelm.files import write_bytes
-from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.files.atomic import write_bytes
+from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.studies.engine import is_finished, read_json
 from fairseq_maelm.studies.folder import SETTINGS
 

@@ -26,12 +26,12 @@ from fairseq_maelm.analysis.probes.tasks import (
     TokenStates,
 )
 from fairseq_maelm.analysis.spectrum import SMALLEST_TAU
-from fairseq_maelm.arguments import check_limits, existing_path, option
 from fairseq_maelm.corpus.tables import Columns, Example, read_table
-from fairseq_maelm.labeled_words import Layout, Sentence, read
-from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.files.conll import Layout, Sentence, read
+from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.modules.autocast import PRECISIONS
+from fairseq_maelm.options import check_limits, existing_path, option
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import open_tokenizer

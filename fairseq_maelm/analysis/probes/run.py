@@ -1,10 +1,8 @@
-"""The sub-command ``maelm probe``: one file of results for each model and task, and a report on all of them."""
+"""Probes of models: one file of results for each model and task, and a report on all of them."""
 
-import argparse
 import hashlib
 import logging
 import math
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,15 +11,13 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, chosen_layers
-from fairseq_maelm.analysis.command import add_models, check_names, named_path
 from fairseq_maelm.analysis.figures import look_of, whole_numbers
 from fairseq_maelm.analysis.folder import claimed, fingerprint_of
 from fairseq_maelm.analysis.probes.inputs import ProbeSettings, read_tasks
 from fairseq_maelm.analysis.probes.states import FrozenEncoder
 from fairseq_maelm.analysis.probes.tasks import Row, Task
-from fairseq_maelm.arguments import UsageError, settings_of
-from fairseq_maelm.files import read_json, sha256_of, write_bytes, write_json
-from fairseq_maelm.libraries import import_pyplot, save_figure
+from fairseq_maelm.files.atomic import read_json, sha256_of, write_bytes, write_json
+from fairseq_maelm.files.optional_imports import import_pyplot, save_figure
 
 logger = logging.getLogger(__name__)
 
@@ -32,40 +28,12 @@ _AS_THEY_ARE = ("effective rank", "bits gained by the repetition")
 _PANELS = 4  # in a row of the figure
 
 
-AFTER_INTERRUPT = "the same command resumes after the last finished task"
-
-
 class Probed(NamedTuple):
     """A model to probe."""
 
     name: str
     path: Path  # a checkpoint
     random_seed: int | None  # seed of random weights; None for the model's own weights
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``maelm probe``."""
-    parser.description = (
-        "Measures the frozen states of encoders in each layer, for the mean and the first token, with and without "
-        "whitening: similarity of sentences and words without training, nearest neighbors and linear probes, effective "
-        "rank, repeated words. Writes JSON, a table and, with matplotlib, a figure. An interrupted run resumes after "
-        "the last finished task, and the same command can add models and tasks later."
-    )
-    add_models(parser, ProbeSettings, required=False)
-    parser.add_argument(
-        "--random-weights", action="append", default=[], type=named_path, metavar="NAME=PATH",
-        help="name and checkpoint of a model to probe with random weights, as before its pretraining",
-    )  # fmt: skip
-
-
-def run(args: argparse.Namespace) -> None:
-    """Probe the models and write the path of the table to standard output."""
-    check_names([*args.checkpoint, *args.random_weights])
-    models = [Probed(name, path, None) for name, path in args.checkpoint]
-    models += [Probed(name, path, args.seed) for name, path in args.random_weights]
-    if not models:
-        raise UsageError("there is no model to probe: give --checkpoint or --random-weights")
-    sys.stdout.write(f"{probe(models, settings_of(ProbeSettings, args), args.output, args.device)}\n")
 
 
 def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: str) -> Path:

@@ -9,7 +9,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_maelm.finetuning.collected import example_rows
+from fairseq_maelm.finetuning.dataset_metrics import example_rows
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_loss
 
 

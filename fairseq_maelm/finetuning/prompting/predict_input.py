@@ -5,13 +5,13 @@ import logging
 
 from torch import Tensor
 
-from fairseq_maelm.arguments import UsageError, settings_of
 from fairseq_maelm.corpus.tables import ColumnsWithId, read_table
 from fairseq_maelm.finetuning.predicted import Measure, Predicted, hub_of, predict_rows
-from fairseq_maelm.finetuning.prompting.hub import find_prompter, score
+from fairseq_maelm.finetuning.prompting.inference import find_prompter, score
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import predictions
 from fairseq_maelm.finetuning.prompting.template import render, spell
+from fairseq_maelm.options import UsageError, settings_of
 
 logger = logging.getLogger(__name__)
 

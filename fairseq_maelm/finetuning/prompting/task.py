@@ -20,7 +20,7 @@ from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.fairseq_fixes.private import remember
-from fairseq_maelm.finetuning.collected import log_predictions
+from fairseq_maelm.finetuning.dataset_metrics import log_predictions
 from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt

@@ -10,7 +10,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_maelm.finetuning.collected import example_rows, log_predictions
+from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions
 from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
 from fairseq_maelm.text.dictionary import class_names

@@ -1,33 +1,24 @@
-"""The sub-command ``maelm prepare glue``: from GLUE's official files (Wang et al., 2018) to task folders."""
+"""The preparation of task folders from GLUE's official files (Wang et al., 2018)."""
 
 import argparse
 import logging
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_maelm.arguments import (
-    add_output,
-    add_settings,
-    add_verify,
-    add_vocabulary,
-    check_limits,
-    existing_path,
-    option,
-    settings_of,
-)
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.finetuning.glue_layout import DEV_IDS_FILES, HIGHEST_SCORE, TASKS, Quirks, Table, read_glue
 from fairseq_maelm.finetuning.sentence_data import label_dictionary
 from fairseq_maelm.finetuning.sentences.prepare import SHORTEST, write_task
-from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
-from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.options import (
+    check_limits,
+    existing_path,
+    option,
+)
 from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 
 logger = logging.getLogger(__name__)
-
-AFTER_INTERRUPT = "the same command prepares the remaining tasks"
 
 
 def _train_file(text: str) -> tuple[str, Path]:
@@ -71,41 +62,6 @@ class _Source(NamedTuple):
     path: Path
     table: Table
     rows: tuple[int, ...]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``maelm prepare glue``."""
-    parser.description = (
-        "Checks GLUE's files and encodes each task into a folder for fine-tuning. Tasks that are already prepared from "
-        "the same files are kept."
-    )
-    add_vocabulary(parser, required=True)
-    add_output(parser, "folder for all tasks")
-    add_settings(parser, GlueSettings)
-    add_verify(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """Prepare the tasks and write the names of their folders to standard output."""
-    settings = settings_of(GlueSettings, args)
-    # Refuse a dictionary and a tokenizer that do not belong together before any file is read.
-    vocabulary_files(args.vocabulary)
-    load_dictionary(str(args.vocabulary))
-    tasks = settings.tasks or tuple(task for task in TASKS if (settings.glue / task).is_dir())
-    if not tasks:
-        raise FileNotFoundError(f"{settings.glue} has no folder named {', '.join(TASKS)}")
-    missing = [task for task in TASKS if task not in tasks]
-    if missing and not settings.tasks:
-        logger.warning("%s has no %s", settings.glue, ", ".join(missing))
-    for task in tasks:
-        manifest = prepare_task(task, settings, args.vocabulary, args.output / task)
-        for split, facts in manifest["splits"].items():
-            logger.info(
-                "%s %s: %s examples, %s truncated", task, split, f"{facts['examples']:,}", f"{facts['truncated']:,}"
-            )
-        if args.verify:
-            verify_outputs(args.output / task)
-        sys.stdout.write(f"{args.output / task}\n")
 
 
 def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Path) -> dict[str, Any]:

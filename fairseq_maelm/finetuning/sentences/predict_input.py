@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairseq_maelm.arguments import UsageError, add_settings, settings_of
 from fairseq_maelm.corpus.header import names_columns
 from fairseq_maelm.corpus.tables import ColumnsWithId, Example, examples_of, read_table, table_rows
-from fairseq_maelm.files import read_json
+from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.predicted import (
     Measure,
     Predicted,
@@ -31,7 +31,7 @@ from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import score_texts
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.options import UsageError, add_settings, settings_of
 from fairseq_maelm.text.dictionary import class_names
 
 

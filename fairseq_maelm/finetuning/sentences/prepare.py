@@ -1,10 +1,8 @@
-"""The sub-command ``maelm prepare sentences``: from tables of texts and labels to a task folder."""
+"""The preparation of a task folder from tables of texts and labels."""
 
-import argparse
 import dataclasses
 import logging
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,22 +13,17 @@ from typing import Any
 import numpy as np
 from fairseq.data import Dictionary
 
-from fairseq_maelm.arguments import (
-    add_output,
-    add_settings,
-    add_verify,
-    add_vocabulary,
+from fairseq_maelm.corpus.header import header_reason
+from fairseq_maelm.corpus.tables import Columns, Example, read_table
+from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
+from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, encoded, label_dictionary
+from fairseq_maelm.options import (
     check_limits,
     existing_path,
     option,
-    settings_of,
 )
-from fairseq_maelm.corpus.header import header_reason
-from fairseq_maelm.corpus.tables import Columns, Example, read_table
-from fairseq_maelm.files import CorpusError
-from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
-from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, encoded, label_dictionary
-from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
 from fairseq_maelm.text.dictionary import class_names
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.truncation import truncate
@@ -80,29 +73,6 @@ class SentenceSettings(Columns):
         """The given tables, by split."""
         given = {split: getattr(self, split) for split in ("train", "valid", "test")}
         return {split: path for split, path in given.items() if path is not None}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``maelm prepare sentences``."""
-    parser.description = (
-        "Turns tables of texts and labels (.tsv, .csv or .jsonl, plain or compressed) into a task folder for "
-        "fine-tuning. Without --text and --label a table has no header, and its columns are 'text, label' or 'text, "
-        "text, label'."
-    )
-    add_vocabulary(parser, required=True)
-    add_output(parser, "new folder of the task")
-    add_settings(parser, SentenceSettings)
-    add_verify(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """Prepare the task and write the name of its folder to standard output."""
-    manifest = prepare_sentences(settings_of(SentenceSettings, args), args.vocabulary, args.output)
-    for split, facts in manifest["splits"].items():
-        logger.info("%s: %s examples", split, f"{facts['examples']:,}")
-    if args.verify:
-        verify_outputs(args.output)
-    sys.stdout.write(f"{args.output}\n")
 
 
 def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path) -> dict[str, Any]:

@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.arguments import UsageError, number
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
-from fairseq_maelm.finetuning.squad.hub import score_windows
+from fairseq_maelm.finetuning.squad.inference import score_windows
 from fairseq_maelm.finetuning.squad.prepare import build_split
 from fairseq_maelm.finetuning.squad.prepared import load_split
 from fairseq_maelm.finetuning.squad.reading import read_squad
 from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds
+from fairseq_maelm.options import UsageError, number
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,7 @@
-"""The sub-command ``maelm prepare squad``: from SQuAD's files to a folder for the task ``maelm_squad``."""
+"""The preparation of a folder for the task ``maelm_squad`` from SQuAD's files."""
 
-import argparse
 import logging
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,51 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fairseq_maelm.arguments import UsageError, add_output, add_verify, add_vocabulary, existing_path
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.finetuning.squad.prepared import NO_ANSWER, NOT_LOCATED, PreparedSplit, Texts
 from fairseq_maelm.finetuning.squad.reading import SquadFile, read_squad
-from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
 from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.offsets import AlignedTokens, encodable
 from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
 
-AFTER_INTERRUPT = "nothing was written"
 PROBLEMS = "problems.json"
 INSIDE_PIECES = "answers that begin or end inside a piece, so that predictions contain the whole piece"
 
 _SHOWN = 3
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``maelm prepare squad``."""
-    parser.description = (
-        "Reads SQuAD 1.1 or 2.0 (the official JSON, or your own questions in its layout), checks the offset of every "
-        "answer, and writes a task folder for fine-tuning. Problems of single questions are counted in the log and "
-        f"listed in {PROBLEMS}; no question is dropped."
-    )
-    for split, use in (
-        ("train", "questions to train on"),
-        ("valid", "questions to validate on: SQuAD's dev file"),
-        ("test", "questions to predict, with or without answers"),
-    ):
-        parser.add_argument(f"--{split}", type=existing_path, metavar="JSON", help=use)
-    add_vocabulary(parser, required=True)
-    add_output(parser, "new folder of the task")
-    add_verify(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """Prepare the folder and write its name to standard output."""
-    files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
-    if not files:
-        raise UsageError("give --train, --valid or --test")
-    prepare_squad(files, args.vocabulary, args.output)
-    if args.verify:
-        verify_outputs(args.output)
-    sys.stdout.write(f"{args.output}\n")
 
 
 def prepare_squad(files: Mapping[str, Path], vocabulary: Path, output: Path) -> dict[str, Any]:

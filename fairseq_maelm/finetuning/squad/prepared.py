@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_maelm.data.token_files import read_arrays
-from fairseq_maelm.files import atomic_file, read_json, write_json
-from fairseq_maelm.prepared_folder import read_manifest
+from fairseq_maelm.files.atomic import atomic_file, read_json, write_json
+from fairseq_maelm.files.prepared_folder import read_manifest
 
 # Stored instead of an answer's first and last piece.
 NO_ANSWER = -1

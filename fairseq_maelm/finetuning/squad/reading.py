@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_maelm.files import parse_json
+from fairseq_maelm.files.atomic import parse_json
 
 # Problems of a question that do not stop preparation; they are counted, and listed by id in problems.json.
 WRONG_OFFSET = "answers whose offset is wrong, found elsewhere in the context"

@@ -1,4 +1,4 @@
-"""The metrics of the official scripts for SQuAD 1.1 and 2.0, and the sub-command ``maelm evaluate squad``.
+"""The metrics of the official scripts for SQuAD 1.1 and 2.0.
 
 A prediction is compared with each of a question's answers, and the best score counts. Both are normalized: lower case,
 no punctuation, no articles, single spaces. ``exact`` requires equal texts; ``f1`` is the harmonic mean of the precision
@@ -8,28 +8,18 @@ In 2.0 a question without an answer expects the empty text. A prediction file ma
 each question; if they exceed a threshold, "no answer" is scored instead of the prediction.
 """
 
-import argparse
-import json
 import logging
 import re
 import string
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.arguments import UsageError, add_json, add_output, existing_path, number
-from fairseq_maelm.files import read_json, refuse_existing, write_bytes
-from fairseq_maelm.finetuning.squad.reading import read_squad
-
 logger = logging.getLogger(__name__)
 
-# A file of this name contains logits even if all its values are in [0, 1].
-_NULL_ODDS = "null_odds.json"
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -179,99 +169,3 @@ def score_predictions(
 def _mean(scores: NDArray[np.float64]) -> float:
     # Summed sequentially, as in the official script.
     return 100.0 * sum(scores.tolist()) / len(scores)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``maelm evaluate squad``."""
-    parser.description = (
-        "Scores predictions as the official evaluation of SQuAD 1.1 and 2.0 does, in percent. With the odds of no "
-        "answer it also finds the best threshold."
-    )
-    parser.add_argument("data", type=existing_path, metavar="DATA_JSON", help="questions with their answers")
-    parser.add_argument(
-        "predictions",
-        type=existing_path,
-        metavar="PREDICTIONS_JSON",
-        help="predictions: a JSON object that maps ids to texts",
-    )
-    parser.add_argument(
-        "--null-odds", type=existing_path, metavar="FILE",
-        help="odds of no answer: a JSON object that maps ids to probabilities, or to logits as `maelm predict "
-        "--null-odds` writes (with predictions of `--threshold inf`)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--threshold", type=number(float), metavar="X",
-        help="largest odds of no answer at which the text is scored (default: 1 for probabilities, as in the official "
-        "script; 0 for logits, as in `maelm predict`)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--squad-version", choices=("auto", "1.1", "2.0"), default="auto",
-        help="version of the scoring rules; auto is the version of the data",
-    )  # fmt: skip
-    add_output(parser, "new file for the metrics", metavar="FILE", required=False)
-    add_json(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """Score, and write the metrics.
-
-    Raises:
-        UsageError: the options contradict each other or the data.
-    """
-    if args.output is not None:
-        refuse_existing(args.output)
-    if args.threshold is not None and args.null_odds is None:
-        raise UsageError("--threshold applies to the odds of no answer: give --null-odds too")
-    source = read_squad(args.data)
-    if not source.has_answers:
-        raise ValueError(f"{args.data} has no answers to score with")
-    version = source.version if args.squad_version == "auto" else args.squad_version
-    odds = None if args.null_odds is None else _read_object(args.null_odds, (int, float), "numbers")
-    if odds is not None and version == "1.1":
-        raise UsageError("version 1.1 has no questions without an answer: leave out --null-odds")
-    predictions = _read_object(args.predictions, str, "texts")
-    threshold = OFFICIAL_THRESHOLD if odds is None else _threshold(args, odds, predictions)
-    answers = {each.identity: each.answers for each in source.questions}
-    metrics = score_predictions(answers, version, predictions, odds, threshold, logger.warning)
-    text = json.dumps(metrics, indent=2) + "\n"
-    if not args.json:
-        width = max(map(len, metrics))
-        text = "".join(f"{name:{width}}  {round(value, 2)}\n" for name, value in metrics.items())
-    if args.output is None:
-        sys.stdout.write(text)
-    else:
-        write_bytes(args.output, text.encode("ascii"))
-
-
-def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions: Mapping[str, str]) -> float:
-    """Return the threshold of the odds of no answer, and check that it fits the odds and the predictions.
-
-    Odds are logits if a value is outside of [0, 1] or if the file has the name ``_NULL_ODDS``.
-    """
-    file, given = args.null_odds, args.threshold
-    if file.name != _NULL_ODDS and all(0.0 <= value <= 1.0 for value in odds.values()):
-        if given is not None and not 0.0 <= given <= 1.0:
-            raise UsageError(
-                f"--threshold {given:g} is in logits, but {file} has probabilities: give a threshold from 0 to 1"
-            )
-        return OFFICIAL_THRESHOLD if given is None else float(given)
-    empty = sum(not text for text in predictions.values())
-    if empty and given is None:
-        raise ValueError(
-            f"{args.predictions} already has {empty} questions without an answer: score it without --null-odds, or "
-            f"give the logits of {file} with predictions of `maelm predict --threshold inf`"
-        )
-    if empty:
-        logger.warning("%s has %d empty texts: best_exact and best_f1 cannot fill them", args.predictions, empty)
-    threshold = LOGIT_THRESHOLD if given is None else float(given)
-    logger.info("%s has logits; questions whose logit exceeds %g get no answer", file, threshold)
-    return threshold
-
-
-def _read_object(path: Path, kind: Any, what: str) -> dict[str, Any]:
-    """Read a JSON object whose values are all of one kind."""
-    content = read_json(path)
-    for identity, value in content.items():
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(f"{path} must map ids to {what}, but {identity!r} has {value!r}")
-    return content

@@ -14,7 +14,7 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.data.token_files import check_array
-from fairseq_maelm.finetuning.collected import log_collected
+from fairseq_maelm.finetuning.dataset_metrics import log_collected
 from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD, SquadCriterion
 from fairseq_maelm.finetuning.squad.dataset import SPECIAL_TOKENS, SquadDataset
 from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split

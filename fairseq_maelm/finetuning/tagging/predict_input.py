@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from fairseq_maelm.arguments import UsageError
+from fairseq_maelm.files.conll import LabeledFile, add_layout_arguments, layout_of, read, relabeled
+from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
 from fairseq_maelm.finetuning.tagging.criterion import HEAD
 from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_words
 from fairseq_maelm.finetuning.tagging.schemes import convert, score
-from fairseq_maelm.labeled_words import LabeledFile, add_layout_arguments, layout_of, read, relabeled
-from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.options import UsageError
 
 logger = logging.getLogger(__name__)
 

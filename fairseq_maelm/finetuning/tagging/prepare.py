@@ -1,23 +1,21 @@
-"""The sub-command ``maelm prepare tagging``: from labeled files to the folder of a tagging task."""
+"""The preparation of a tagging task's folder from labeled files."""
 
-import argparse
 import logging
 import re
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.arguments import add_output, add_verify, add_vocabulary, existing_path
 from fairseq_maelm.corpus.header import header_reason
+from fairseq_maelm.files.conll import LabeledFile, Layout, read
+from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import (
     OUTSIDE,
     PLAIN,
-    PREFIXES,
     SchemeError,
     all_labels,
     check,
@@ -25,48 +23,15 @@ from fairseq_maelm.finetuning.tagging.schemes import (
     detect,
     split_label,
 )
-from fairseq_maelm.labeled_words import LabeledFile, Layout, add_layout_arguments, layout_of, read
-from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
 from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
 
-AFTER_INTERRUPT = "nothing was written"
 
 _ENTITY_LIKE = re.compile("[BIES]-.")
 # Maximum number of unknown labels to name in a message; a treebank's features have hundreds.
 _SHOWN = 10
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``maelm prepare tagging``."""
-    parser.description = (
-        "Turns files of labeled words (CoNLL-U, or CoNLL columns) into a task folder for fine-tuning. It splits words "
-        "into pieces of the vocabulary, checks the labels of entities, and converts them to the model's scheme."
-    )
-    parser.add_argument("--train", type=existing_path, required=True, metavar="FILE", help="file to train on")
-    parser.add_argument("--valid", type=existing_path, required=True, metavar="FILE", help="file to validate on")
-    parser.add_argument("--test", type=existing_path, metavar="FILE", help="file to test on")
-    add_vocabulary(parser, required=True)
-    add_output(parser, "new folder of the task")
-    add_layout_arguments(parser)
-    parser.add_argument(
-        "--file-scheme", choices=("auto", *PREFIXES, PLAIN), default="auto",
-        help="scheme of the labels in the files; plain is for labels that do not mark entities",
-    )  # fmt: skip
-    parser.add_argument("--scheme", choices=tuple(PREFIXES), default="iob2", help="scheme of the model's labels")
-    add_verify(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """Prepare the task and write the name of its folder to standard output."""
-    files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
-    layout = layout_of(args, args.train)
-    prepare_tagging(args.vocabulary, files, args.output, layout, args.file_scheme, args.scheme)
-    if args.verify:
-        verify_outputs(args.output)
-    sys.stdout.write(f"{args.output}\n")
 
 
 def prepare_tagging(

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_maelm.data.token_files import read_arrays
-from fairseq_maelm.files import atomic_file
+from fairseq_maelm.files.atomic import atomic_file
+from fairseq_maelm.files.conll import Layout
+from fairseq_maelm.files.prepared_folder import read_manifest
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN
-from fairseq_maelm.labeled_words import Layout
-from fairseq_maelm.prepared_folder import read_manifest
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.vocabulary import UNKNOWN, TextEncoder
 

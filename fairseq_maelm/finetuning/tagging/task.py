@@ -13,12 +13,12 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.data.token_files import check_array
-from fairseq_maelm.finetuning.collected import log_collected
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.finetuning.dataset_metrics import log_collected
 from fairseq_maelm.finetuning.tagging.criterion import HEAD, TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import ACCURACY, ENTITY_METRICS, score
-from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT_SETTINGS
-from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES, Content
-from fairseq_maelm.interop.export.source import Source
+from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES, Content
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 
 # Settings that a family names differently, by their common names.
 SETTING_NAMES = {
@@ -20,7 +20,7 @@ SETTING_NAMES = {
 }
 
 
-def configuration(source: Source, content: Content) -> dict[str, Any]:
+def configuration(source: LoadedCheckpoint, content: Content) -> dict[str, Any]:
     """Return the config.json of a folder."""
     config, dictionary = source.options, source.dictionary
     settings: dict[str, Any] = {
@@ -64,7 +64,7 @@ def configuration(source: Source, content: Content) -> dict[str, Any]:
     return settings
 
 
-def _modernbert_settings(source: Source) -> dict[str, Any]:
+def _modernbert_settings(source: LoadedCheckpoint) -> dict[str, Any]:
     """Return the settings for versions 4 and 5 of transformers, which name layers and rotary bases differently."""
     config, dictionary = source.options, source.dictionary
     # Two rotary bases need two kinds of layers, even where all layers attend to all tokens: the window then holds all.
@@ -92,7 +92,7 @@ def _modernbert_settings(source: Source) -> dict[str, Any]:
     }
 
 
-def _maelm_settings(source: Source, content: Content) -> dict[str, Any]:
+def _maelm_settings(source: LoadedCheckpoint, content: Content) -> dict[str, Any]:
     config, view = source.options, source.checkpoint.view
     settings: dict[str, Any] = {
         # A folder holds the code of all classes and opens as any of them, with new weights for missing heads.

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_maelm.arguments import existing_path, option
 from fairseq_maelm.checkpoints.folder import CONFIG_FILE, WEIGHTS_FILE, save_weights
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
+from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.agreement import Agreement
-from fairseq_maelm.interop.export.card import model_card
-from fairseq_maelm.interop.export.complete import (
+from fairseq_maelm.interop.export.complete_folder import (
     cast_floats,
     complete_section,
     copy_setup_files,
@@ -26,11 +25,12 @@ from fairseq_maelm.interop.export.complete import (
     write_checkpoint_files,
 )
 from fairseq_maelm.interop.export.configuration import configuration
-from fairseq_maelm.interop.export.content import ARCHITECTURES, FORMATS, Content, choose_content, default_format
-from fairseq_maelm.interop.export.source import Source, load_source
+from fairseq_maelm.interop.export.model_card import model_card
+from fairseq_maelm.interop.export.target import ARCHITECTURES, FORMATS, Content, choose_content, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.export.verification import verify_model, verify_tokenizer
-from fairseq_maelm.prepared_folder import whole_folder
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
+from fairseq_maelm.options import existing_path, option
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,10 @@ def export(
         ValueError: the format cannot represent the model or the vocabulary, or the verification fails.
     """
     with whole_folder(output, "maelm export", replace) as folder:
-        source, dtype = load_source(checkpoint, vocabulary, settings.averaged_weights), _DATA_TYPES[settings.dtype]
+        source, dtype = (
+            load_with_model(checkpoint, vocabulary, settings.averaged_weights),
+            _DATA_TYPES[settings.dtype],
+        )
         if settings.format == "fairseq":
             return write_checkpoint(source, folder, output)
         if dtype == torch.float16:
@@ -155,7 +158,7 @@ def export(
     return Export(output, content, agreements, [*remarks, f"{output}: {content.class_name}, verified"])
 
 
-def write_checkpoint(source: Source, folder: Path, output: Path) -> Export:
+def write_checkpoint(source: LoadedCheckpoint, folder: Path, output: Path) -> Export:
     """Write a checkpoint without the optimizer's state, and the files that its task reads.
 
     The result has the name ``output``, which the folder gets later.
@@ -166,11 +169,11 @@ def write_checkpoint(source: Source, folder: Path, output: Path) -> Export:
     state["extra_state"] = {name: value for name, value in extra.items() if not name.startswith("ema")}
     torch.save({**state, "model": checkpoint.weights}, folder / CHECKPOINT_FILE)
     copy_setup_files(source, folder)
-    load_source(folder / CHECKPOINT_FILE)
+    load_with_model(folder / CHECKPOINT_FILE)
     return Export(output, None, remarks=[str(output / CHECKPOINT_FILE)])
 
 
-def write_tokenizer(source: Source, folder: Path) -> dict[str, str]:
+def write_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
     """Write the tokenizer's files, and return the texts of ``MAY_DIFFER`` that do differ, with the reason."""
     tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary)
     for name, text in tokenizer_files(tokenizer, source.model.max_positions()).items():
@@ -178,7 +181,7 @@ def write_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     return verify_tokenizer(source, folder)
 
 
-def write_model(source: Source, content: Content, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+def write_model(source: LoadedCheckpoint, content: Content, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write config.json, the weights in a data type, and for the format "maelm" the model's code."""
     settings = configuration(source, content)
     if dtype != torch.float32:
@@ -191,7 +194,7 @@ def write_model(source: Source, content: Content, folder: Path, dtype: torch.dty
             shutil.copyfile(Path(__file__).parents[2] / "hf" / name, folder / name)
 
 
-def model_weights(source: Source, content: Content) -> dict[str, Tensor]:
+def model_weights(source: LoadedCheckpoint, content: Content) -> dict[str, Tensor]:
     """Return the weights of a folder, <float32>, by their names in it."""
     state: dict[str, Any] = source.model.state_dict()
     family, width = FAMILIES[content.format], source.options.encoder_embed_dim

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.interop.hard_strings import HARD_STRINGS
+from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
 from fairseq_maelm.text.dictionary import WORD_START
 from fairseq_maelm.text.tokenizer import ImportedTokenizer
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS

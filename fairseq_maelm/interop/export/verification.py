@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_maelm.files.optional_imports import import_transformers
 from fairseq_maelm.interop.agreement import (
     PAD,
     STATES,
@@ -18,11 +19,10 @@ from fairseq_maelm.interop.agreement import (
     differences,
     scores_of,
 )
-from fairseq_maelm.interop.export.content import Content
-from fairseq_maelm.interop.export.source import Source
+from fairseq_maelm.interop.export.target import Content
 from fairseq_maelm.interop.export.tokenizer import check_strings, has_ties
-from fairseq_maelm.interop.hard_strings import HARD_STRINGS, MAY_DIFFER
-from fairseq_maelm.libraries import import_transformers
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS, MAY_DIFFER
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
 # Classes whose LM head can be computed for some tokens alone: scores at all tokens of a long sequence would take
@@ -37,7 +37,7 @@ _LM_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-def verify_model(source: Source, content: Content, folder: Path) -> list[Agreement]:
+def verify_model(source: LoadedCheckpoint, content: Content, folder: Path) -> list[Agreement]:
     """Compare the outputs of a folder, opened as its class and as an encoder, with those of the checkpoint."""
     model, view, architecture = source.model, source.checkpoint.view, content.architecture
     whole = open_model(folder, content)
@@ -107,7 +107,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
             logging_of.enable_progress_bar()
 
 
-def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
+def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
     """Compare the folder's tokenizer, as transformers opens it, with fairseq's, and raise ValueError if they differ.
 
     Returns:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_maelm.checkpoints.plain_data import check_weights, declared_options, plain_sections, read_state, shown
 from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.fairseq_fixes.untrusted_models import OF_FAIRSEQ, other_names
-from fairseq_maelm.files import read_json, sha256_of
+from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.interop.agreement import STATES, scores_of
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source, SourceVocabulary, refuse
 from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes

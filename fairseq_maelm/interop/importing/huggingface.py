@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fairseq_maelm.checkpoints.plain_data import check_weights, load_plain
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
-from fairseq_maelm.files import read_json, refuse_special_files, sha256_of
-from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES
+from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
+from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES
 from fairseq_maelm.interop.export.verification import transformers_outputs
 from fairseq_maelm.interop.importing.huggingface_config import (
     model_options,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.files import read_json
+from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.importing.huggingface_config import check_numbers
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.text.imported import TOKENIZER_FILE

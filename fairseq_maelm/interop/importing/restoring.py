@@ -5,8 +5,8 @@ from typing import Any
 
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, shipped_encoders
 from fairseq_maelm.interop.export.run import write_checkpoint
-from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.importing.checkpoint import fairseq_options, task_options
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.models.config import MaelmModelConfig
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE
@@ -21,9 +21,9 @@ def find_complete(path: Path) -> Path | None:
     return shipped_encoders().get(str(path))
 
 
-def restore(checkpoint: Path, folder: Path) -> Source:
+def restore(checkpoint: Path, folder: Path) -> LoadedCheckpoint:
     """Write the checkpoint of a checkpoint.json and its vocabulary to a folder for fairseq, and return the source."""
-    source = load_source(checkpoint)
+    source = load_with_model(checkpoint)
     write_checkpoint(source, folder, folder)
     if (folder / MODEL_FILE).is_file():
         # It was made from the sentencepiece model for transformers.
@@ -31,7 +31,7 @@ def restore(checkpoint: Path, folder: Path) -> Source:
     return source
 
 
-def options_of(source: Source) -> tuple[list[str], list[str]]:
+def options_of(source: LoadedCheckpoint) -> tuple[list[str], list[str]]:
     """Return the options of fairseq-train that build a checkpoint's model, and those that continue its pretraining."""
     config = source.checkpoint.config
     defaults: dict[str, Any] = {name: field.default for name, field in MaelmModelConfig.__dataclass_fields__.items()}

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_maelm import __version__
 from fairseq_maelm.checkpoints.locate import shipped_encoders
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.agreement import (
     PAD,
     Agreement,
@@ -18,18 +20,15 @@ from fairseq_maelm.interop.agreement import (
     differences,
     scores_of,
 )
-from fairseq_maelm.interop.export.content import IMPORT_RECORD
 from fairseq_maelm.interop.export.run import CHECKPOINT_FILE
-from fairseq_maelm.interop.export.source import Source as Written
-from fairseq_maelm.interop.export.source import load_source
-from fairseq_maelm.interop.hard_strings import HARD_STRINGS, ORDINARY_STRINGS
+from fairseq_maelm.interop.export.target import IMPORT_RECORD
 from fairseq_maelm.interop.importing.checkpoint import build_state, fairseq_options, task_options
 from fairseq_maelm.interop.importing.restoring import find_complete, options_of, restore
 from fairseq_maelm.interop.importing.source import Source, refuse
-from fairseq_maelm.prepared_folder import whole_folder
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
+from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS, ORDINARY_STRINGS
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
-from fairseq_maelm.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ def _write(path: Path, source: Source, folder: Path, name: str) -> Imported:
     if len(dictionary) != len(source.vocabulary.order):
         raise refuse(path, f"its {len(source.vocabulary.order)} symbols became {len(dictionary)} in dict.txt")
     torch.save(build_state(source, dictionary), folder / CHECKPOINT_FILE)
-    written = load_source(folder / CHECKPOINT_FILE)
+    written = load_with_model(folder / CHECKPOINT_FILE)
     found = _verify(path, source, written)
     if source.vocabulary.tokenize is not None and source.vocabulary.files:
         _compare_tokens(path, source, written)
@@ -144,7 +143,7 @@ def _write(path: Path, source: Source, folder: Path, name: str) -> Imported:
     return Imported(folder, found, model, task, bool(source.vocabulary.files))
 
 
-def _verify(path: Path, source: Source, written: Written) -> list[Agreement]:
+def _verify(path: Path, source: Source, written: LoadedCheckpoint) -> list[Agreement]:
     """Compare the source's model with the checkpoint, and refuse differences beyond rounding."""
     order, of_masks = torch.tensor(source.vocabulary.order), scores_of("masked-lm")
 
@@ -162,7 +161,7 @@ def _verify(path: Path, source: Source, written: Written) -> list[Agreement]:
     )
 
 
-def _compare_tokens(path: Path, source: Source, written: Written) -> None:
+def _compare_tokens(path: Path, source: Source, written: LoadedCheckpoint) -> None:
     """Refuse different tokens of ordinary text, and log the hard texts with different tokens.
 
     For some hard texts, a tokenizer.json made from a sentencepiece model gives different tokens than the model.

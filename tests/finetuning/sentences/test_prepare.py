@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm.cli import main
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.finetuning import sentence_data
 from fairseq_maelm.finetuning.sentence_data import example_lengths
 from fairseq_maelm.finetuning.sentences.prepare import SentenceSettings, draw, prepare_sentences

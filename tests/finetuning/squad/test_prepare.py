@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from text.vocabularies import KINDS
 
-from fairseq_maelm.files import sha256_of
+from fairseq_maelm.files.atomic import sha256_of
 from fairseq_maelm.finetuning.squad.prepare import INSIDE_PIECES, prepare_squad
 from fairseq_maelm.finetuning.squad.prepared import NO_ANSWER, NOT_LOCATED, load_split
 from fairseq_maelm.finetuning.squad.reading import NOT_FOUND

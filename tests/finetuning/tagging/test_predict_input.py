@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm.arguments import CommandParser
+from fairseq_maelm.files.conll import Layout
 from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.tagging import predict_input
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
-from fairseq_maelm.labeled_words import Layout
+from fairseq_maelm.options import CommandParser
 
 SETTINGS = TaggingSettings(("O", "B-X", "I-X"), "iob2", "iob1", Layout("conll", "-1"))
 WORD = "1\ta" + "\t_" * 8

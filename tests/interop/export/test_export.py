@@ -10,11 +10,11 @@ import torch
 from support import usage_error
 
 from fairseq_maelm import MaelmModel, cli
-from fairseq_maelm.files import sha256_of
+from fairseq_maelm.files.atomic import sha256_of
 from fairseq_maelm.interop.export import run as export_run
-from fairseq_maelm.interop.export.content import AUTO_CLASSES, default_format
 from fairseq_maelm.interop.export.run import Export, ExportSettings, export
-from fairseq_maelm.interop.export.source import load_source
+from fairseq_maelm.interop.export.target import AUTO_CLASSES, default_format
+from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from fairseq_maelm.models.sizes import SIZES
 from interop.export.checkpoints import HEADS, shuffle_dictionary, train_vocabulary, write_checkpoint
 
@@ -169,7 +169,7 @@ def test_the_default_is_the_stock_model_that_computes_the_same(
     data: Path, tmp_path: Path, model: dict[str, Any], form: str
 ) -> None:
     write_checkpoint(tmp_path / "checkpoint.pt", data, **model)
-    assert default_format(load_source(tmp_path / "checkpoint.pt", data)) == form
+    assert default_format(load_with_model(tmp_path / "checkpoint.pt", data)) == form
 
 
 @pytest.mark.parametrize("form", ["mpnet", "roberta", "maelm"])
@@ -188,7 +188,7 @@ def test_heads_score_as_before(form: str, head: str, architecture: str, data: Pa
     tokenizer, model = opened(done)
     batch = tokenizer(["the old house", "a river"], ["by the river", "three"], return_tensors="pt", padding=True)
     with torch.no_grad():
-        expected, _ = load_source(tmp_path / "checkpoint.pt", data).model(
+        expected, _ = load_with_model(tmp_path / "checkpoint.pt", data).model(
             batch.input_ids, classification_head_name=head
         )
         output = model(**batch)
@@ -436,6 +436,6 @@ def test_checkpoints_of_fairseq_are_whole(averaged: bool, data: Path, tmp_path: 
     assert all(torch.equal(tensor, expected[name]) for name, tensor in written["model"].items())
     assert "last_optimizer_state" not in written and "ema" not in written["extra_state"]
     assert written["optimizer_history"][-1]["num_updates"] == 30
-    model = load_source(tmp_path / "folder" / "checkpoint_best.pt").model
-    same = load_source(tmp_path / "checkpoint.pt", data, averaged=averaged).model
+    model = load_with_model(tmp_path / "folder" / "checkpoint_best.pt").model
+    same = load_with_model(tmp_path / "checkpoint.pt", data, averaged=averaged).model
     assert torch.equal(model.encoder.embed_tokens.weight, same.encoder.embed_tokens.weight)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairseq_maelm.interop.agreement import differences
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, check_strings, has_ties
-from fairseq_maelm.interop.hard_strings import HARD_STRINGS, MAY_DIFFER
+from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS, MAY_DIFFER
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import Tokenizer

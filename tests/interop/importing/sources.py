@@ -13,8 +13,8 @@ from end_to_end.toy import write_corpus
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 
+from fairseq_maelm.files.optional_imports import import_transformers
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer
-from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.text.vocabulary import MODEL_FILE, dictionary_text, load_sentencepiece, train_sentencepiece
 
 tokenizers = pytest.importorskip("tokenizers")

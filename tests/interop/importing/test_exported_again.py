@@ -10,8 +10,8 @@ import torch
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.interop.export import run as export_run
 from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.hard_strings import HARD_STRINGS
 from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, FACTS_FILE, import_model
+from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 

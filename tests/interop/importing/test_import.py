@@ -12,9 +12,9 @@ from fairseq.data import Dictionary
 
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
-from fairseq_maelm.interop.export.content import default_format
-from fairseq_maelm.interop.export.source import load_source
+from fairseq_maelm.interop.export.target import default_format
 from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, FACTS_FILE, import_model
+from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from fairseq_maelm.text.dictionary import load_dictionary, word_starts
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE
@@ -217,7 +217,7 @@ def test_the_tokens_tell_the_format_where_no_import_is_recorded(tmp_path: Path) 
     for kind, form in (("a_bert", "bert"), ("roberta", "roberta")):
         import_model(FOLDERS[kind](tmp_path / kind / "source"), tmp_path / kind / "imported")
         (tmp_path / kind / "imported" / FACTS_FILE).unlink()
-        assert default_format(load_source(tmp_path / kind / "imported" / CHECKPOINT_FILE)) == form
+        assert default_format(load_with_model(tmp_path / kind / "imported" / CHECKPOINT_FILE)) == form
 
 
 def test_a_discriminator_is_imported_as_encoder(tmp_path: Path) -> None:

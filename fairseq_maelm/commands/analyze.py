@@ -1,0 +1,58 @@
+"""The sub-command ``maelm analyze``."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from fairseq_maelm.analysis.run import AnalysisSettings, analyze
+from fairseq_maelm.options import UsageError, add_device, add_output, add_settings, checkpoint_path, settings_of
+
+AFTER_INTERRUPT = "the same command resumes after the last finished model"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm analyze``."""
+    parser.description = (
+        "Measures the effective rank of representations in each layer, with and without [MASK] in the input, the "
+        "subspace of [MASK], and the inequality behind MAE-LM. Writes JSON, CSV and figures. An "
+        "interrupted run resumes after the last finished model, and the same command can add models later."
+    )
+    add_models(parser, AnalysisSettings, required=True)
+
+
+def add_models(parser: argparse.ArgumentParser, settings: type, required: bool) -> None:
+    """Declare ``--checkpoint``, ``--output``, the options of a settings class, and ``--device``."""
+    parser.add_argument(
+        "--checkpoint", required=required, action="append", default=[], type=named_path, metavar="NAME=PATH",
+        help="name and checkpoint of a model (repeat the option for further models): a file, the folder of a training "
+        "run (its best checkpoint, or else its last), or the name of an encoder that comes with this package; "
+        "models of Hugging Face are imported first (maelm import)",
+    )  # fmt: skip
+    add_output(parser, "folder for the results")
+    add_settings(parser, settings)
+    add_device(parser)
+
+
+def named_path(text: str) -> tuple[str, Path]:
+    """Convert NAME=PATH to a name and a checkpoint file."""
+    name, _, path = text.partition("=")
+    if not path or not re.fullmatch(r"[\w][\w.+ -]*", name):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=PATH with a name of letters, digits, spaces, '.', '+', '-' and '_'"
+        )
+    return name, checkpoint_path(path)
+
+
+def check_names(models: list[tuple[str, Path]]) -> None:
+    """Refuse models with the same name."""
+    names = [name for name, _ in models]
+    if len(set(names)) < len(names):
+        raise UsageError(f"two models have the same name: give each of {', '.join(names)} a different one")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Analyze the models and write the folder of the results to standard output."""
+    check_names(args.checkpoint)
+    analyze(dict(args.checkpoint), settings_of(AnalysisSettings, args), args.output, args.device)
+    sys.stdout.write(f"{args.output}\n")

@@ -1,0 +1,51 @@
+"""The sub-command ``maelm answer``."""
+
+import argparse
+import json
+import sys
+
+from fairseq_maelm.finetuning.predicted import hub_of
+from fairseq_maelm.finetuning.squad.inference import SpanAnswer, answer_questions, choose
+from fairseq_maelm.finetuning.squad.predict_input import add_threshold
+from fairseq_maelm.options import add_checkpoint, add_device, add_json, add_vocabulary, existing_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm answer``."""
+    parser.description = (
+        "Answers questions about a text of any length. For each question it writes the answer as it is in the text, "
+        "the offset of its first character and of the character after its last (in characters, from 0), and its "
+        "probability among the best answers and no answer."
+    )
+    parser.add_argument("text", type=existing_path, metavar="TEXT", help="file of UTF-8 text")
+    parser.add_argument("questions", nargs="+", metavar="QUESTION", help="question about the text")
+    add_checkpoint(parser, "checkpoint fine-tuned on SQuAD")
+    add_vocabulary(parser)
+    add_threshold(parser)
+    add_json(parser)
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the answers to standard output; as JSON, one line per question with all answers that were found."""
+    try:
+        # Line ends are kept, because offsets count every character of the file.
+        text = args.text.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{args.text} is not UTF-8 ({error.reason} at byte {error.start})") from error
+    hub = hub_of(args)
+    lists = answer_questions(hub, text, args.questions, progress=len(text) > 100_000)
+    for question, answers in zip(args.questions, lists):
+        chosen = choose(hub, answers, args.threshold)
+        if args.json:
+            content = {"question": question, **chosen._asdict(), "answers": [each._asdict() for each in answers]}
+            sys.stdout.write(json.dumps(content) + "\n")
+        else:
+            sys.stdout.write(f"{question}\n    {_describe(chosen)}\n")
+
+
+def _describe(chosen: SpanAnswer) -> str:
+    if chosen.begin < 0:
+        return f"no answer  (probability {chosen.probability:.3f})"
+    place = f"characters {chosen.begin} to {chosen.end}, probability {chosen.probability:.3f}"
+    return f"{' '.join(chosen.text.split())}  ({place})"

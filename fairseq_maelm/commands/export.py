@@ -1,0 +1,29 @@
+"""The sub-command ``maelm export``."""
+
+import argparse
+import sys
+
+from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.options import add_checkpoint, add_output, add_replace, add_settings, add_vocabulary, settings_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm export``."""
+    parser.description = (
+        "Converts a checkpoint to a folder for Hugging Face transformers (configuration, weights, tokenizer, model "
+        "card), or to a smaller fairseq checkpoint. The result is compared with the checkpoint before the folder gets "
+        "its name; a model that the format cannot represent exactly is refused."
+    )
+    add_checkpoint(parser)
+    add_vocabulary(parser)
+    add_output(parser, "new folder")
+    add_settings(parser, ExportSettings)
+    add_replace(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Export, and write the comparison and the folder to standard output."""
+    settings = settings_of(ExportSettings, args)
+    done = export(args.checkpoint, args.vocabulary, args.output, settings, args.replace)
+    for line in [*(each.describe() for each in done.agreements), *done.remarks]:
+        sys.stdout.write(f"{line}\n")

@@ -1,0 +1,58 @@
+"""The command ``maelm fill``: a pretrained checkpoint's predictions for masked tokens."""
+
+import argparse
+import json
+import sys
+from typing import cast
+
+from fairseq_maelm.models.hub import load
+from fairseq_maelm.models.mask_filling import MaskCandidate
+from fairseq_maelm.options import add_checkpoint, add_device, add_json, add_vocabulary, number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm fill``."""
+    parser.description = (
+        "Predicts the tokens at every <mask> of the texts, with their probabilities among the whole vocabulary."
+    )
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="text with at least one <mask>")
+    add_checkpoint(parser, "pretrained checkpoint")
+    add_vocabulary(parser)
+    parser.add_argument("--top", type=number(int, 1), default=5, metavar="N", help="number of candidates for each mask")
+    add_json(parser)
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the candidates to standard output.
+
+    Raises:
+        OSError: the vocabulary is missing.
+        ValueError: a text has no mask or is too long, which is said after the candidates for the other texts; or the
+            checkpoint has no LM head.
+    """
+    data = (args.vocabulary or args.checkpoint.parent).absolute()
+    hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(data)).to(args.device)
+    refused = []
+    for text in args.texts:
+        try:
+            masks = cast(list[list[MaskCandidate]], hub.fill_mask(text, args.top))
+        except ValueError as error:
+            refused.append(error)
+        else:
+            sys.stdout.write(_as_json(text, masks) if args.json else _as_text(text, masks))
+    if len(refused) > 1:
+        raise ValueError(f"{refused[0]} ({len(refused)} of {len(args.texts)} texts were refused)") from refused[0]
+    if refused:
+        raise refused[0]
+
+
+def _as_json(text: str, masks: list[list[MaskCandidate]]) -> str:
+    return json.dumps({"text": text, "masks": [[each._asdict() for each in mask] for mask in masks]}) + "\n"
+
+
+def _as_text(text: str, masks: list[list[MaskCandidate]]) -> str:
+    lines = [text]
+    for place, mask in enumerate(masks, 1):
+        lines += [f"  mask {place}  {each.probability:.3f}  {each.token}" for each in mask]
+    return "\n".join(lines) + "\n"

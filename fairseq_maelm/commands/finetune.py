@@ -1,0 +1,106 @@
+"""The sub-command ``maelm finetune``."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.commands.training_run import add_run_arguments, after_interrupt, end_training, start_training
+from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.finetuning.doubtful_results import warn_about_training
+from fairseq_maelm.finetuning.encoder_options import read_encoder
+from fairseq_maelm.finetuning.recipe import RECIPES, read_recipe
+from fairseq_maelm.finetuning.train_command import count_updates, run_options, train_words
+from fairseq_maelm.options import UsageError, add_checkpoint, add_output, add_seed, existing_path, number
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+from fairseq_maelm.training.options import (
+    add_machine_arguments,
+    count_gpus,
+    machine_of,
+    names_in,
+    recipe_type,
+)
+from fairseq_maelm.training.screen import is_first_rank
+
+PASSES_OPTIONS_ON = True
+AFTER_INTERRUPT = after_interrupt
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm finetune``."""
+    parser.usage = "maelm finetune TASK --checkpoint PATH --output FOLDER [options] [-- FAIRSEQ OPTIONS]"
+    parser.description = (
+        "Fine-tunes a checkpoint on a prepared task with fairseq-train. The model's sizes come from the checkpoint, "
+        "the classes and the number of updates from the task, everything else from a recipe. The same command resumes "
+        "an interrupted run. Options after -- are passed to fairseq-train and override all others."
+    )
+    parser.add_argument(
+        "task", type=existing_path, metavar="TASK", help="task folder written by a `maelm prepare` command"
+    )
+    add_checkpoint(parser, "pretrained checkpoint, or any other with an encoder")
+    add_output(parser, "folder for the new checkpoints and the log")
+    parser.add_argument(
+        "--recipe", type=recipe_type(RECIPES), metavar="NAME",
+        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: the recipe for the kind of task)",
+    )  # fmt: skip
+    group = parser.add_argument_group("settings that override the recipe")
+    group.add_argument("--lr", type=number(float, 0), metavar="X", help="peak learning rate")
+    group.add_argument("--epochs", type=number(int, 1), metavar="N", help="number of passes over the training data")
+    group.add_argument(
+        "--batch-size", type=number(int, 1), metavar="N", help="number of examples per update, over all GPUs"
+    )
+    group.add_argument(
+        "--warm-up", type=number(float, 0, 1), metavar="X", help="fraction of the updates for learning rate warm-up"
+    )
+    group = parser.add_argument_group("the run")
+    add_seed(group, "data order, new weights and dropout")
+    add_machine_arguments(group, "1 if the machine has any")
+    add_run_arguments(group)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Fine-tune, or write the command.
+
+    Raises:
+        FileNotFoundError: the task is not a prepared folder.
+        ValueError: the task, the checkpoint and the recipe do not fit together.
+    """
+    machine = machine_of(count_gpus(args.gpus, 1, args.dry_run), args.precision)
+    recipe = read_recipe(args.recipe or Path(default_recipe(args.task)))
+    encoder = read_encoder(args.checkpoint)
+    setting = dict(recipe.setting)
+    for name in ("lr", "epochs", "batch-size", "warm-up"):
+        value = getattr(args, name.replace("-", "_"))
+        if value is not None:
+            setting[name] = value
+    size, share = int(setting.pop("batch-size")), max(1, machine.gpus)
+    if size % share:
+        raise UsageError(f"--batch-size {size} must be a multiple of --gpus {share}")
+
+    def words(updates_per_epoch: int) -> list[str]:
+        options = run_options(recipe, encoder, setting, updates_per_epoch)
+        start = {"batch-size": size // share, "finetune-from-model": args.checkpoint, "seed": args.seed}
+        return [*train_words({**options, **start}, args.task, args.output, machine), *args.fairseq_options]
+
+    counted = count_updates(words(1), [size], encoder.options["max-positions"])
+    start_training(words(counted.updates_per_epoch[size]), args)
+    if is_first_rank() and not args.dry_run:
+        warn_about_training(args.output, args.task)
+    end_training(args, f"maelm predict FILE --checkpoint {args.output}")
+
+
+def default_recipe(folder: Path) -> str:
+    """Return the name of the recipe for a prepared folder; raise a FileNotFoundError for any other folder."""
+    manifest: dict[str, Any] = read_json(folder / MANIFEST_FILE) if (folder / MANIFEST_FILE).is_file() else {}
+    if manifest.get("task") in names_in(RECIPES):
+        return str(manifest["task"])
+    if (folder / "input0" / "train.idx").is_file():
+        return "sentences" if (folder / "label" / DICTIONARY_FILE).is_file() else "sentences_regression"
+    kind = manifest.get("kind")
+    if kind == "tagging":
+        return "tagging" if manifest["tagging"]["scheme"] == "plain" else "tagging_entities"
+    if kind == "squad" and "valid" in manifest["splits"]:
+        return "squad" if manifest["splits"]["valid"]["version"] == "1.1" else "squad2"
+    raise FileNotFoundError(
+        f"{folder} is not a prepared task: make one with `maelm prepare sentences`, glue, squad or tagging"
+    )

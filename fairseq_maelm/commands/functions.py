@@ -1,0 +1,92 @@
+"""``maelm pretrain`` and ``maelm finetune`` as functions, for notebooks and programs.
+
+A function runs its command as a process. fairseq-train takes over the arguments, the logging and the random state of
+its process, starts others for several GPUs, and may be killed for its memory; the notebook keeps its own state, and
+gets the memory of the GPU back.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.training.options import spelled, words_of
+
+
+def pretrain(data: Any, output: Any, *, fairseq_options: Mapping[str, Any] | None = None, **options: Any) -> Path:
+    """Pretrain an encoder as ``maelm pretrain`` does; the same call resumes.
+
+    Args:
+        data: folder written by ``maelm prepare corpus``.
+        output: folder for the checkpoints.
+        fairseq_options: options of fairseq-train that override all others, such as ``{"max-update": 1000}``.
+        **options: options of the command, with underscores: ``recipe="small"``, ``replace=True``, ``set={"lr": 1e-3}``.
+
+    Returns:
+        The folder of the checkpoints, which ``MaelmModel.from_pretrained`` opens.
+
+    Raises:
+        ValueError: an option is wrong.
+        RuntimeError: the training failed; the message is that of the command.
+    """
+    return _run("pretrain", [str(data)], Path(output), options, fairseq_options)
+
+
+def finetune(
+    task: Any, checkpoint: Any, output: Any, *, fairseq_options: Mapping[str, Any] | None = None, **options: Any
+) -> Path:
+    """Fine-tune a checkpoint on a prepared task as ``maelm finetune`` does; the same call resumes.
+
+    Args:
+        task: task folder written by a ``maelm prepare`` command.
+        checkpoint: pretrained checkpoint, or the name of an encoder that comes with this package.
+        output: folder for the checkpoints.
+        fairseq_options: as for ``pretrain``.
+        **options: options of the command, with underscores: ``lr=1e-5``, ``batch_size=32``, ``gpus=1``.
+
+    Returns:
+        The folder of the checkpoints, which ``MaelmModel.from_pretrained`` opens.
+
+    Raises:
+        ValueError: an option is wrong.
+        RuntimeError: the training failed; the message is that of the command.
+    """
+    return _run("finetune", [str(task), "--checkpoint", str(checkpoint)], Path(output), options, fairseq_options)
+
+
+def _run(name: str, words: list[str], output: Path, options: Mapping[str, Any], more: Mapping[str, Any] | None) -> Path:
+    """Run a command, and write what it says to standard output, which notebooks show."""
+    command = [sys.executable, "-m", "fairseq_maelm", name, *words, "--output", str(output), *_words(options)]
+    command += ["--", *_words(more)] if more else []
+    said = ""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                sys.stdout.write(line)
+                said = line.strip() or said
+        except BaseException:  # such as the notebook's interrupt
+            process.terminate()
+            raise
+    if process.returncode:
+        error = re.sub(rf"^maelm {name}: error: ", "", said)
+        raise (ValueError if process.returncode == 2 else RuntimeError)(error or f"exit status {process.returncode}")
+    return output
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Return options as words; a mapping becomes NAME=VALUE, a list several words."""
+    words = []
+    for name, value in options.items():
+        option = name.replace("_", "-")
+        if isinstance(value, Mapping):
+            value = [f"{key}={spelled(each)}" for key, each in value.items()]
+        if isinstance(value, (list, tuple)):
+            words += [f"--{option}", *map(spelled, value)]
+        else:
+            words += words_of({option: value})
+    return words

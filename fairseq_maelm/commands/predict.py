@@ -1,0 +1,130 @@
+"""The sub-command ``maelm predict``: predictions of fine-tuned checkpoints of all kinds.
+
+Each kind of fine-tuning has a module with ``add_input_arguments(parser)`` and ``predict_input(args)``.
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import re
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+from fairseq_maelm.files.atomic import refuse_existing, write_bytes
+from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
+from fairseq_maelm.finetuning.prompting import predict_input as prompting
+from fairseq_maelm.finetuning.sentences import predict_input as sentences
+from fairseq_maelm.finetuning.squad import predict_input as squad
+from fairseq_maelm.finetuning.tagging import predict_input as tagging
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.options import (
+    UsageError,
+    add_batch_size,
+    add_checkpoint,
+    add_device,
+    add_output,
+    existing_path,
+    vocabulary_folder,
+)
+
+logger = logging.getLogger(__name__)
+
+STANDARD_INPUT = Path("-")
+
+# Task -> the modules whose options it accepts; the first one predicts.
+_KINDS: dict[str, tuple[ModuleType, ...]] = {
+    "maelm_sentences": (sentences,),
+    "sentence_prediction": (sentences,),
+    "maelm_squad": (squad,),
+    "maelm_tagging": (tagging,),
+    "maelm_prompt": (prompting, sentences),
+    "maelm": (prompting, sentences),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm predict``."""
+    parser.description = (
+        "Writes the predictions of a fine-tuned checkpoint, or with --prompt of a pretrained one. For tables of texts "
+        "(.tsv, .csv, .jsonl, .json) it writes the most likely label and the probabilities of all labels, or a value, "
+        "and the text of each row; for CoNLL files, the file with new labels; for plain text, word/LABEL; for "
+        "questions in SQuAD's format, the answer of each id. If the input has labels, a line of JSON with the metrics "
+        "follows."
+    )
+    parser.add_argument(
+        "input", type=_input_path, metavar="INPUT",
+        help="file, - for standard input, or prepared folder with the --split to predict",
+    )  # fmt: skip
+    add_checkpoint(parser, "fine-tuned checkpoint, or with --prompt a pretrained one")
+    add_output(parser, "new file for the predictions", metavar="FILE", required=False)
+    parser.add_argument(
+        "--vocabulary", type=vocabulary_folder, metavar="FOLDER",
+        help="folder with vocabulary and labels (default: INPUT if it is a folder, else the checkpoint's folder)",
+    )  # fmt: skip
+    parser.add_argument("--split", default="valid", help="split of a prepared folder")
+    parser.add_argument(
+        "--report", action="store_true", help="write precision, recall and F1 of each label, and which are confused"
+    )
+    add_batch_size(parser)
+    add_device(parser)
+    options = {}
+    for kind in (sentences, squad, tagging, prompting):
+        declared = len(parser._actions)
+        kind.add_input_arguments(parser)
+        options[kind] = parser._actions[declared:]
+    parser.set_defaults(options_of_kinds=options)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write predictions to the output, and metrics to standard output."""
+    refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
+    task = read_checkpoint(args.checkpoint).task_name
+    if task not in _KINDS:
+        raise ValueError(f"{args.checkpoint} is a checkpoint of the task {task}: give one of {', '.join(_KINDS)}")
+    if args.prompt is None and task == "maelm":
+        raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
+    _refuse_options_of_other_kinds(args, task)
+    args.checkpoint = args.checkpoint.absolute()
+    own = args.input if args.input.is_dir() else args.checkpoint.parent
+    args.vocabulary = (args.vocabulary or own).absolute()
+    with contextlib.ExitStack() as stack:
+        if args.input == STANDARD_INPUT:
+            args.input = _stored_input(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        predicted = _KINDS[task][0].predict_input(args)
+    if args.report and not predicted.right:
+        raise UsageError("--report needs an input with right labels")
+    if args.output is None:
+        sys.stdout.write(predicted.text)
+    else:
+        write_bytes(args.output, predicted.text.encode("utf-8"))
+    if args.report:
+        sys.stdout.write(report_on_classes(predicted.right, predicted.labels))
+    if predicted.metrics is not None:
+        if doubt := doubt_about(predicted.metrics, predicted.right):
+            logger.warning("%s", doubt)
+        sys.stdout.write(json.dumps(predicted.metrics) + "\n")
+
+
+def _input_path(text: str) -> Path:
+    return STANDARD_INPUT if text == str(STANDARD_INPUT) else existing_path(text)
+
+
+def _stored_input(folder: Path) -> Path:
+    """Store standard input in a file, because it can be read only once; the name tells JSON from other text."""
+    content = sys.stdin.buffer.read()
+    path = folder / ("stdin.jsonl" if re.match(rb"\s*\[?\s*\{", content) else "stdin.txt")
+    path.write_bytes(content)
+    return path
+
+
+def _refuse_options_of_other_kinds(args: argparse.Namespace, task: str) -> None:
+    for kind, actions in args.options_of_kinds.items():
+        for action in actions:
+            if kind not in _KINDS[task] and getattr(args, action.dest) != action.default:
+                tasks = ", ".join(name for name, kinds in _KINDS.items() if kind in kinds)
+                raise UsageError(
+                    f"{action.option_strings[0]} is for checkpoints of {tasks}, and {args.checkpoint} is one of {task}"
+                )

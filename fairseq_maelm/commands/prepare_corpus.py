@@ -1,0 +1,46 @@
+"""The sub-command ``maelm prepare corpus``."""
+
+import argparse
+import logging
+import sys
+
+from fairseq_maelm.corpus.prepare import prepare
+from fairseq_maelm.corpus.settings import PrepareSettings
+from fairseq_maelm.files.prepared_folder import verify_outputs
+from fairseq_maelm.options import add_settings, add_verify, settings_of
+
+logger = logging.getLogger(__name__)
+
+AFTER_INTERRUPT = "the same command resumes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm prepare corpus``."""
+    parser.description = (
+        "Cleans text, trains a sentencepiece vocabulary (or takes yours), encodes in parallel and writes fairseq's "
+        "memory-mapped format. After an interruption, the same command resumes."
+    )
+    add_settings(parser, PrepareSettings)
+    add_verify(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare the corpus and write the data argument of fairseq-train to standard output."""
+    prepared = prepare(settings_of(PrepareSettings, args))
+    for name, counts in prepared.manifest["counts"].items():
+        logger.info(
+            "%s: %s documents, %s paragraphs, %s tokens, %.4f %% unknown",
+            name,
+            *(f"{counts[unit]:,}" for unit in ("documents", "paragraphs", "tokens")),
+            100 * counts["unknown_tokens"] / counts["tokens"],
+        )
+        if counts["paragraphs_without_tokens"]:
+            logger.warning(
+                "%s: the vocabulary's normalization removes all of %s paragraphs; each will be read as the end of a "
+                "document",
+                name,
+                f"{counts['paragraphs_without_tokens']:,}",
+            )
+    if args.verify:
+        verify_outputs(args.output)
+    sys.stdout.write(prepared.data_argument + "\n")

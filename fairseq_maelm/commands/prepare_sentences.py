@@ -1,0 +1,40 @@
+"""The command ``maelm prepare sentences``."""
+
+import argparse
+import logging
+import sys
+
+from fairseq_maelm.files.prepared_folder import verify_outputs
+from fairseq_maelm.finetuning.sentences.prepare import SentenceSettings, prepare_sentences
+from fairseq_maelm.options import (
+    add_output,
+    add_settings,
+    add_verify,
+    add_vocabulary,
+    settings_of,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm prepare sentences``."""
+    parser.description = (
+        "Turns tables of texts and labels (.tsv, .csv or .jsonl, plain or compressed) into a task folder for "
+        "fine-tuning. Without --text and --label a table has no header, and its columns are 'text, label' or 'text, "
+        "text, label'."
+    )
+    add_vocabulary(parser, required=True)
+    add_output(parser, "new folder of the task")
+    add_settings(parser, SentenceSettings)
+    add_verify(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare the task and write the name of its folder to standard output."""
+    manifest = prepare_sentences(settings_of(SentenceSettings, args), args.vocabulary, args.output)
+    for split, facts in manifest["splits"].items():
+        logger.info("%s: %s examples", split, f"{facts['examples']:,}")
+    if args.verify:
+        verify_outputs(args.output)
+    sys.stdout.write(f"{args.output}\n")

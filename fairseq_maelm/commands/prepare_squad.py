@@ -1,0 +1,39 @@
+"""The command ``maelm prepare squad``."""
+
+import argparse
+import sys
+
+from fairseq_maelm.files.prepared_folder import verify_outputs
+from fairseq_maelm.finetuning.squad.prepare import PROBLEMS, prepare_squad
+from fairseq_maelm.options import UsageError, add_output, add_verify, add_vocabulary, existing_path
+
+AFTER_INTERRUPT = "nothing was written"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm prepare squad``."""
+    parser.description = (
+        "Reads SQuAD 1.1 or 2.0 (the official JSON, or your own questions in its layout), checks the offset of every "
+        "answer, and writes a task folder for fine-tuning. Problems of single questions are counted in the log and "
+        f"listed in {PROBLEMS}; no question is dropped."
+    )
+    for split, use in (
+        ("train", "questions to train on"),
+        ("valid", "questions to validate on: SQuAD's dev file"),
+        ("test", "questions to predict, with or without answers"),
+    ):
+        parser.add_argument(f"--{split}", type=existing_path, metavar="JSON", help=use)
+    add_vocabulary(parser, required=True)
+    add_output(parser, "new folder of the task")
+    add_verify(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare the folder and write its name to standard output."""
+    files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
+    if not files:
+        raise UsageError("give --train, --valid or --test")
+    prepare_squad(files, args.vocabulary, args.output)
+    if args.verify:
+        verify_outputs(args.output)
+    sys.stdout.write(f"{args.output}\n")

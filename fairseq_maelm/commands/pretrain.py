@@ -1,0 +1,159 @@
+"""The sub-command ``maelm pretrain``."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_maelm.adaptation.continued import OBJECTIVES, continue_from
+from fairseq_maelm.commands.training_run import add_run_arguments, after_interrupt, end_training, start_training
+from fairseq_maelm.data.token_files import read_index
+from fairseq_maelm.options import UsageError, add_checkpoint, add_output
+from fairseq_maelm.training.options import (
+    USER_DIR,
+    Machine,
+    add_machine_arguments,
+    count_gpus,
+    fairseq_train,
+    load_yaml,
+    machine_of,
+    mapping_of,
+    names_in,
+    number_if_it_is_one,
+    recipe_type,
+)
+
+PASSES_OPTIONS_ON = True
+AFTER_INTERRUPT = after_interrupt
+
+RECIPES = USER_DIR / "pretraining_recipes"
+_SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
+# For sequences-per-gpu=auto: the choices; the usable share of a GPU's memory (the allocator, the exchange between GPUs
+# and the driver need some); the assumed memory without a GPU; the choice for a CPU, or for a recipe without memory-gb.
+_CHOICES = (8, 16, 32, 64, 128, 256)
+_USABLE = 0.8
+_UNKNOWN_GPU = 40e9
+_DEFAULT_CHOICE = 32
+# As in the authors' script: the loss scale starts low and is doubled after 256 updates without overflow.
+_FP16 = {"fp16-scale-window": 256}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm pretrain``."""
+    parser.usage = (
+        "maelm pretrain DATA --output FOLDER (--recipe NAME | --checkpoint PATH) [options] [-- FAIRSEQ OPTIONS]"
+    )
+    parser.description = (
+        "Pretrains with fairseq-train by a recipe, whose batch size holds for any number of GPUs. The same command "
+        "resumes. Options after -- are passed to fairseq-train and override the recipe. By default all GPUs of the "
+        "machine are used; under torchrun or SLURM, --gpus counts the GPUs of all machines."
+    )
+    parser.add_argument(
+        "data", metavar="DATA", help="folder written by `maelm prepare corpus`, or its shards separated by colons"
+    )
+    add_output(parser, "folder for the checkpoints")
+    parser.add_argument("--arch", metavar="NAME", help="architecture (default: the recipe's)")
+    parser.add_argument(
+        "--recipe", type=recipe_type(RECIPES), metavar="NAME",
+        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: that of --arch; adapt for --checkpoint)",
+    )  # fmt: skip
+    add_checkpoint(parser, "encoder or pretrained model to continue from", required=False)
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default=OBJECTIVES[0],
+        help="with --checkpoint: MAE-LM, or MLM with BERT's 80/10/10 for an encoder without a decoder",
+    )  # fmt: skip
+    parser.add_argument(
+        "--general-data", metavar="DATA",
+        help="with --checkpoint: general text in the same vocabulary, mixed in and watched to limit forgetting",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+        help=f"changes to the recipe: {', '.join(_SIZES)}, passes, or any option of fairseq-train, such as lr=1e-3",
+    )  # fmt: skip
+    add_machine_arguments(parser)
+    add_run_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Pretrain, or write the command of fairseq-train."""
+    folders = [Path(folder) for folder in args.data.split(":")]
+    if not (folders[0] / "dict.txt").is_file():
+        raise FileNotFoundError(
+            f"there is no dict.txt in {folders[0]}: DATA must be the folder of `maelm prepare corpus`"
+        )
+    for index in (path for folder in folders for path in folder.glob("*.idx") if path.with_suffix(".bin").is_file()):
+        read_index(str(index.with_suffix("")))
+    recipe = _recipe(args)
+    if args.checkpoint is not None:
+        recipe = continue_from(recipe, args.checkpoint, folders, args.objective, args.general_data)
+    visible = range(torch.cuda.device_count())
+    memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
+    options = train_options(recipe, machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision), memory)
+    start_training([*fairseq_train(args.data, args.output, options), *args.fairseq_options], args)
+    end_training(args, f"maelm fill --checkpoint {args.output} 'A text with a <mask>.'")
+
+
+def _recipe(args: argparse.Namespace) -> dict[str, Any]:
+    """Read the recipe that the arguments name, with the changes of --set and --arch."""
+    if args.recipe is None and args.arch is None and args.checkpoint is None:
+        raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch, or --checkpoint")
+    if args.checkpoint is not None and args.arch is not None:
+        raise UsageError("--arch comes from --checkpoint: leave it out")
+    if args.checkpoint is None and (args.general_data is not None or args.objective != OBJECTIVES[0]):
+        raise UsageError("--objective and --general-data need --checkpoint")
+    by_default = Path("adapt" if args.arch is None else args.arch.removeprefix("maelm_"))
+    recipe = load_yaml(args.recipe or by_default, RECIPES)
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: give NAME=VALUE")
+        place = recipe if name in recipe and name != "options" else recipe["options"]
+        place[name.replace("_", "-")] = number_if_it_is_one(value)
+    if args.arch is not None:
+        recipe["options"]["arch"] = args.arch
+    return recipe
+
+
+def sequences_that_fit(recipe: dict[str, Any], machine: Machine, memory: float) -> int:
+    """Return the largest number of sequences that a GPU with ``memory`` bytes can process at a time."""
+    if not machine.gpus or "memory-gb" not in recipe:
+        return _DEFAULT_CHOICE
+    fixed, each = (float(number) * (2e9 if machine.precision == "fp32" else 1e9) for number in recipe["memory-gb"])
+    batch = int(recipe["batch-sequences"])
+    choices = [choice for choice in _CHOICES if not batch % (choice * machine.gpus)] or _CHOICES[:1]
+    return max((choice for choice in choices if fixed + each * choice <= _USABLE * memory), default=choices[0])
+
+
+def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNKNOWN_GPU) -> dict[str, Any]:
+    """Return the options of a run on all GPUs of a machine, each of which has ``memory`` bytes.
+
+    Raises:
+        ValueError: the recipe lacks an option, or its batch cannot be divided among the GPUs.
+    """
+    options = dict(mapping_of(recipe.get("options"), "options"))
+    if recipe.get("sequences-per-gpu") == "auto":
+        recipe = {**recipe, "sequences-per-gpu": sequences_that_fit(recipe, machine, memory)}
+    missing = [name for name in _SIZES if not (isinstance(recipe.get(name), int) and recipe[name] > 0)]
+    missing += [name for name in ("arch", "max-update") if name not in options]
+    if missing:
+        raise ValueError(f"the recipe lacks {', '.join(missing)}")
+    if not (isinstance(options["max-update"], int) and options["max-update"] > 0):
+        raise ValueError(f"max-update must be a whole number of at least 1, not {options['max-update']}")
+    batch, length, share = (int(recipe[name]) for name in _SIZES)
+    step = max(1, machine.gpus) * share
+    if batch % step:
+        raise ValueError(
+            f"{max(1, machine.gpus)} GPUs with {share} sequences each take {step} sequences at a time, and a batch of "
+            f"{batch} is not a multiple of that: change --gpus, or --set sequences-per-gpu=..."
+        )
+    own = {
+        "tokens-per-sample": length,
+        "max-positions": options.get("max-positions", length),
+        "max-tokens": share * length,
+        "update-freq": batch // step,
+    }
+    if options.get("lr-scheduler") == "polynomial_decay":
+        own["total-num-update"] = options["max-update"]
+    at = {**machine.options(), **(_FP16 if machine.precision == "fp16" else {})}
+    return {**at, **options, **own}

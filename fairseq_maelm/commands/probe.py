@@ -1,0 +1,36 @@
+"""The command ``maelm probe``."""
+
+import argparse
+import sys
+
+from fairseq_maelm.analysis.probes.inputs import ProbeSettings
+from fairseq_maelm.analysis.probes.run import Probed, probe
+from fairseq_maelm.commands.analyze import add_models, check_names, named_path
+from fairseq_maelm.options import UsageError, settings_of
+
+AFTER_INTERRUPT = "the same command resumes after the last finished task"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm probe``."""
+    parser.description = (
+        "Measures the frozen states of encoders in each layer, for the mean and the first token, with and without "
+        "whitening: similarity of sentences and words without training, nearest neighbors and linear probes, effective "
+        "rank, repeated words. Writes JSON, a table and, with matplotlib, a figure. An interrupted run resumes after "
+        "the last finished task, and the same command can add models and tasks later."
+    )
+    add_models(parser, ProbeSettings, required=False)
+    parser.add_argument(
+        "--random-weights", action="append", default=[], type=named_path, metavar="NAME=PATH",
+        help="name and checkpoint of a model to probe with random weights, as before its pretraining",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> None:
+    """Probe the models and write the path of the table to standard output."""
+    check_names([*args.checkpoint, *args.random_weights])
+    models = [Probed(name, path, None) for name, path in args.checkpoint]
+    models += [Probed(name, path, args.seed) for name, path in args.random_weights]
+    if not models:
+        raise UsageError("there is no model to probe: give --checkpoint or --random-weights")
+    sys.stdout.write(f"{probe(models, settings_of(ProbeSettings, args), args.output, args.device)}\n")

@@ -1,0 +1,110 @@
+"""The sub-command ``maelm sweep``."""
+
+import argparse
+import shlex
+import signal
+import sys
+from typing import Any
+
+from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
+from fairseq_maelm.options import add_output, existing_path, number
+from fairseq_maelm.studies.grid import parse_choice
+from fairseq_maelm.studies.grid_runs import KEEP, Plan, make_plan, read_models, run_plan
+from fairseq_maelm.studies.log import is_divergence
+from fairseq_maelm.studies.options import Runner, add_runner_arguments, refuse, runner_of, without_result
+from fairseq_maelm.studies.report import write_report
+from fairseq_maelm.training.options import add_precision, machine_of, recipe_type
+
+AFTER_INTERRUPT = "the same command continues"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm sweep``."""
+    parser.description = (
+        "Fine-tunes checkpoints on the grid of each recipe, with several runs in parallel. The same command continues "
+        "after an interruption, and later commands can add recipes, checkpoints, seeds and values to the folder."
+    )
+    parser.add_argument(
+        "recipes", nargs="+", type=recipe_type(RECIPES), metavar="RECIPE",
+        help="YAML files, or names of the package's recipes, one for each task",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", required=True, type=existing_path, metavar="FOLDER", help="folder that contains the tasks' folders"
+    )
+    parser.add_argument(
+        "--checkpoint", required=True, action="append", type=_named, metavar="NAME=PATH",
+        help="name and pretrained checkpoint of a model, a file or the folder of a run (repeat the option for further "
+        "models); NAME=random for random weights in the first checkpoint's size, NAME=random:OTHER for random "
+        "weights in the size of the checkpoint named OTHER",
+    )  # fmt: skip
+    add_output(parser, "folder of the sweep")
+    parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="number of runs of each setting")
+    parser.add_argument(
+        "--only", nargs="+", type=_choice, action="extend", default=[], metavar="NAME=VALUE",
+        help="part of the grid to run, such as: lr=2e-5 epochs=3,5",
+    )  # fmt: skip
+    parser.add_argument("--large", action="store_true", help="use the recipes' search_large")
+    parser.add_argument(
+        "--options", type=shlex.split, default=[], metavar="OPTIONS",
+        help="options of fairseq-train for all runs, as one quoted argument: --options='--pooler-dropout 0.1'",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep-checkpoints", choices=KEEP, default="none",
+        help="checkpoints of finished runs to keep: none, the best of each task and model, or all",
+    )  # fmt: skip
+    add_precision(parser)
+    parser.add_argument("--threads", type=number(int, 1), default=1, metavar="N", help="number of CPU threads of a run")
+    add_runner_arguments(parser)
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    return name, value
+
+
+def _choice(text: str) -> tuple[str, tuple[object, ...]]:
+    try:
+        return parse_choice(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the sweep, and write its table to standard output, even after an interruption.
+
+    Raises:
+        ValueError: an option or an input is wrong, or runs failed; diverged runs count as results.
+    """
+    runner = runner_of(args)
+    plan = _plan(args, runner)
+    if runner.dry_run:
+        jobs = plan.jobs(args.output)
+        runner.do(jobs)
+        finished, examples = len(jobs) - len(without_result(jobs)), sum(map(plan.examples, plan.runs))
+        sys.stdout.write(
+            f"# {len(jobs):,} runs, {finished:,} of them finished; in total they train on {examples:,} examples\n"
+        )
+        return
+    # A scheduler's SIGTERM acts like Ctrl-C: programs are stopped too, and the table is written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        without = run_plan(plan, args.output, runner)
+    except KeyboardInterrupt:
+        sys.stdout.write(write_report(args.output, draws=False))
+        raise
+    sys.stdout.write(write_report(args.output, draws=False))
+    refuse({name: reason for name, reason in without.items() if not is_divergence(reason)}, runner.retry_failed)
+
+
+def _plan(args: argparse.Namespace, runner: Runner) -> Plan:
+    # A run has at most one GPU.
+    machine = machine_of(min(1, runner.gpus), args.precision, args.threads)
+    choices: dict[str, tuple[Any, ...]] = {}
+    for name, values in args.only:
+        choices[name] = (*choices.get(name, ()), *values)
+    recipes, models = read_recipes(args.recipes), read_models(args.checkpoint)
+    return make_plan(
+        recipes, args.data, models, args.seeds, choices, args.large, machine, args.options, args.keep_checkpoints
+    )

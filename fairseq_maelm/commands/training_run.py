@@ -1,0 +1,181 @@
+"""The start of a training by ``maelm pretrain`` and ``maelm finetune``: its save folder, its command, and its run."""
+
+import argparse
+import contextlib
+import logging
+import math
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.files.atomic import FolderLock, set_aside
+from fairseq_maelm.options import add_replace
+from fairseq_maelm.training.options import configuration_of
+from fairseq_maelm.training.screen import FORMAT, LOG_FILE, is_first_rank, shown
+
+logger = logging.getLogger(__name__)
+
+# The sections of fairseq's configuration, and options of other sections, that determine the result of a run.
+_SECTIONS = ("task", "model", "criterion", "optimizer", "lr_scheduler", "optimization", "ema")
+_OTHERS = {
+    "common": ("seed", "fp16"),
+    "checkpoint": ("finetune_from_model", "best_checkpoint_metric"),
+    "dataset": ("train_subset", "valid_subset"),
+}
+# What may change when a run resumes: its limits, and how its machine computes. The batch is compared as a whole.
+_FREE = {"max_update", "max_epoch", "stop_time_hours", "stop_min_lr", "update_freq"}
+_FREE |= {"attention", "compile", "checkpoint_activations"}
+# Differences in a message; the others are counted.
+_SHOWN = 6
+
+
+def add_run_arguments(parser: Any) -> None:
+    """Declare ``--replace`` and ``--verbose``."""
+    add_replace(parser)
+    parser.add_argument(
+        "--verbose", action="store_true", help=f"show fairseq's whole log instead of writing it to {LOG_FILE}"
+    )
+
+
+def after_interrupt(args: argparse.Namespace) -> str:
+    """Say what the same command will do after Ctrl-C."""
+    from fairseq_maelm.fairseq_fixes.save_folder import checkpoint_files  # imports fairseq
+
+    if checkpoint_files(args.output, ""):
+        return f"the same command resumes from the last checkpoint in {args.output}"
+    return "no checkpoint has been saved, so the same command starts again"
+
+
+def start_training(words: list[str], args: argparse.Namespace) -> None:
+    """Run a command of fairseq-train in this process, which has already imported most of it, or write the command.
+
+    Raises:
+        ValueError: fairseq-train does not accept the options, or the save folder holds a run with other settings.
+    """
+    configuration = configuration_of(words[1:])
+    if args.dry_run:
+        sys.stdout.write(f"{shlex.join(words)}\n")
+        return
+    if args.replace:
+        _replace(args.output)
+    else:
+        _refuse_other_settings(args.output, configuration)
+    limits = {name: float(configuration.optimization[name]) for name in ("max_update", "max_epoch")}
+    limits = {name: limit for name, limit in limits.items() if 0 < limit < math.inf}
+    with _everything_shown() if args.verbose else shown(args.output, limits):
+        logger.info("%s", shlex.join(words))
+        logger.info("training %s", _described(configuration, limits))
+        if not args.verbose:
+            logger.info("checkpoints and fairseq's log, %s: %s", LOG_FILE, args.output)
+        _train(words)
+
+
+def end_training(args: argparse.Namespace, next_command: str) -> None:
+    """Say after ``start_training`` which command uses the trained model."""
+    if not args.dry_run:
+        logger.info("checkpoints: %s; next: %s", args.output, next_command)
+
+
+def _described(configuration: Any, limits: Mapping[str, float]) -> str:
+    """Return where and how long a run trains."""
+    gpus = configuration.distributed_training.distributed_world_size
+    place = "the CPU" if configuration.common.cpu else f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    ends = [f"{limit:,.0f} {name.removeprefix('max_')}s" for name, limit in limits.items()]
+    return f"on {place}" + (f" for {' or '.join(ends)}" if ends else "")
+
+
+def _train(words: list[str]) -> None:
+    from fairseq_cli import train  # takes seconds
+
+    sys.argv = words
+    train.cli_main()
+
+
+@contextlib.contextmanager
+def _everything_shown() -> Iterator[None]:
+    # The logging of fairseq-train, which does not set it up again on import.
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(FORMAT)
+    logging.basicConfig(level=os.environ.get("LOGLEVEL", "INFO").upper(), handlers=[handler], force=True)
+    yield
+
+
+def _replace(folder: Path) -> None:
+    """Rename a save folder that is not in use."""
+    from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE  # imports fairseq
+
+    if is_first_rank() and folder.is_dir() and any(folder.iterdir()):
+        with FolderLock(folder / LOCK_FILE, "fairseq-train", folder):
+            pass
+        logger.info("renamed %s to %s", folder, set_aside(folder))
+
+
+def _refuse_other_settings(folder: Path, configuration: Any) -> None:
+    """Raise a ValueError that shows how the settings differ from those of the run in a save folder."""
+    from omegaconf import OmegaConf
+
+    from fairseq_maelm.fairseq_fixes.save_folder import read_configuration
+
+    before = read_configuration(folder)
+    if before is None:
+        return
+    now: Any = OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)
+    found = different_settings(before, now)
+    if found:
+        more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        raise ValueError(
+            f"{folder} holds a run with other settings ({', '.join([*found[:_SHOWN], *more])}): give its settings to "
+            "resume it, name another --output, or give --replace to rename this one"
+        )
+
+
+def different_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Describe the settings of a run that differ from those in a checkpoint, as ``lr 0.001 (now 0.002)``.
+
+    Args:
+        before: the configuration in the checkpoint, section -> option -> value. ``task.given`` has the values of the
+            options that the task has changed.
+        now: fairseq's configuration of the run.
+    """
+    old, new = _settings(before), _settings(now)
+    differ = {name: (old[name], new[name]) for name in new if name in old and old[name] != new[name]}
+    if ("task", "data") in differ and not any(map(os.path.exists, differ["task", "data"][0].split(":"))):
+        del differ["task", "data"]  # moved
+    described = {
+        section if option == "_name" else option.replace("_", "-"): f"{_value(first)} (now {_value(second)})"
+        for (section, option), (first, second) in differ.items()
+    }
+    return [" ".join(pair) for pair in described.items()]
+
+
+def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Return (section, option) -> value of what determines the result of a run."""
+    from fairseq_maelm.models.config import complete_config  # imports torch
+
+    sections = {name: dict(content) for name, content in configuration.items() if isinstance(content, dict)}
+    # A model fills in the sizes that were not given, where it has use for them.
+    model = argparse.Namespace(**sections.get("model", {}))
+    complete_config(model)
+    sections["model"] = vars(model)
+    task = sections.setdefault("task", {})
+    task.update(task.pop("given", None) or {})
+    task.pop("finetune_from_model", None)  # fairseq's section "checkpoint" has it
+    chosen = {(name, option): value for name in _SECTIONS for option, value in sections.get(name, {}).items()}
+    chosen |= {(name, option): sections[name].get(option) for name in sections for option in _OTHERS.get(name, ())}
+    gpus = sections.get("distributed_training", {}).get("distributed_world_size", 1)
+    steps = gpus * sections["optimization"]["update_freq"][-1]
+    for option, size in (("batch_size", "batch of examples"), ("max_tokens", "batch of tokens")):
+        share = sections["dataset"].get(option)
+        chosen["dataset", size] = None if share is None else share * steps
+    for name in (("task", "data"), ("checkpoint", "finetune_from_model")):
+        if chosen.get(name):
+            chosen[name] = ":".join(map(os.path.realpath, chosen[name].split(":")))
+    return {name: value for name, value in chosen.items() if name[1] not in _FREE}
+
+
+def _value(value: Any) -> Any:
+    single = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return f"{single:g}" if isinstance(single, float) else single

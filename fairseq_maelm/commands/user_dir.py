@@ -1,0 +1,16 @@
+"""The command ``maelm user-dir``."""
+
+import argparse
+import sys
+
+from fairseq_maelm.training.options import USER_DIR
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command, which takes no arguments."""
+    parser.description = "Writes the folder to give to fairseq's commands as --user-dir."
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the folder of the installed package to standard output."""
+    sys.stdout.write(f"{USER_DIR}\n")

@@ -1,0 +1,72 @@
+"""The running average of the weights, ``--store-ema``, for models that have integers in their state.
+
+Reason: fairseq multiplies every entry of a model's state by the decay. With integers, such as our models' identities,
+the first update raises an exception; weights with two names, such as RoBERTa's embeddings, decay twice. With the
+option, a checkpoint without an average can be neither continued nor fine-tuned, because fairseq looks for its weights
+after deleting them. Fine-tuning would continue pretraining's average, and a resumed run would count the updates for
+``--ema-update-freq`` from 0.
+Test: tests/end_to_end/test_ema.py.
+"""
+
+import functools
+import logging
+from typing import Any
+
+import torch
+from fairseq.models.ema.ema import EMA
+from fairseq.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+_load_checkpoint = Trainer.load_checkpoint
+
+
+def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
+    """Update the average with a model's weights; integers are copied."""
+    average = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
+    done: set[int] = set()
+    with torch.no_grad():
+        for name, weight in new_model.state_dict().items():
+            mean = average[name]
+            if not mean.is_floating_point() or name in self.skip_keys:
+                mean.copy_(weight)
+            elif mean.data_ptr() not in done:
+                done.add(mean.data_ptr())
+                mean.mul_(self.decay).add_(weight.to(mean.dtype), alpha=1 - self.decay)
+    if self.config.ema_fp32:
+        self.restore(dict(average))
+
+
+@functools.wraps(_load_checkpoint)
+def load_with_average(self: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
+    """Load a checkpoint into a trainer, with its running average or without; ``resuming`` makes fairseq call it."""
+    if not self.cfg.ema.store_ema:
+        return _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
+    # Skip fairseq's handling of the average; it is replaced below.
+    self.cfg.ema.store_ema = False
+    try:
+        extra_state = _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
+    finally:
+        self.cfg.ema.store_ema = True
+    # fairseq builds the average from the model on first use: here if it is restored, otherwise in the first update.
+    self._ema = None
+    if extra_state is None:
+        return None
+    if reset_optimizer or "ema" not in extra_state:
+        logger.info("the running average of the weights starts with this run")
+    else:
+        _restore(self, extra_state)
+    return extra_state
+
+
+def _restore(trainer: Trainer, extra_state: dict[str, Any]) -> None:
+    ema = trainer.ema
+    ema.restore(extra_state["ema"])
+    if ema.config.ema_fp32:
+        ema.build_fp32_params(extra_state.get("ema_fp32_params"))
+    ema.update_freq_counter = trainer.get_num_updates() % ema.config.ema_update_freq
+
+
+def mend_averages() -> None:
+    """Make fairseq average by this module."""
+    EMA._step_internal = _average

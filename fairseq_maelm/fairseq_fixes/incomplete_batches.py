@@ -1,0 +1,50 @@
+"""Batches that contain every example, in training and validation.
+
+Reason: ``fairseq.data.data_utils.batch_by_size``, which all datasets use, silently drops the end of the last batch if
+its size is not a multiple of --required-batch-size-multiple (8 by default): up to 7 examples of each split, even in
+validation. And fairseq-validate, unlike fairseq-train, fails on a rank that has one batch less than others.
+Test: tests/fairseq_fixes/test_incomplete_batches.py.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from fairseq.data import data_utils
+from fairseq.tasks import FairseqTask
+
+_without_remainder = data_utils.batch_by_size
+_step_of_a_batch = FairseqTask.valid_step
+_reduce_outputs = FairseqTask.reduce_metrics
+
+
+def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> list[Any]:
+    """Cut ordered indices into fairseq's batches, and a last batch of the indices that fairseq would drop."""
+    ordered = indices if isinstance(indices, np.ndarray) else np.fromiter(indices, dtype=np.int64)
+    if not len(ordered):
+        return []
+    batches = list(_without_remainder(ordered, *args, **kwargs))
+    # fairseq drops only from the end, and its batches follow the order of the indices.
+    remainder = ordered[sum(len(batch) for batch in batches) :]
+    return [*batches, remainder] if len(remainder) else batches
+
+
+def valid_step(
+    task: FairseqTask, sample: dict[str, Any], model: Any, criterion: Any, **options: Any
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Validate a batch; without a batch, return an empty output."""
+    if not sample:
+        return 0.0, 0, {}
+    return _step_of_a_batch(task, sample, model, criterion, **options)
+
+
+def reduce_metrics(task: FairseqTask, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+    """Log the metrics of all non-empty outputs."""
+    _reduce_outputs(task, [output for output in logging_outputs if output], criterion)
+
+
+def keep_every_example() -> None:
+    """Make fairseq use the functions of this module."""
+    data_utils.batch_by_size = batch_by_size
+    FairseqTask.valid_step = valid_step
+    FairseqTask.reduce_metrics = reduce_metrics

@@ -1,0 +1,79 @@
+"""Copy the vocabulary, labels and settings that checkpoints need into the save folder.
+
+Reason: fairseq's checkpoints have the name of a data folder, but no vocabulary. On another machine, or without the
+data, no text can be encoded for them; with data of other labels, they silently predict wrong labels. Therefore the
+files from which a task is set up are copied into the save folder, under the same names as in the data folder.
+Test: tests/fairseq_fixes/test_setup_files.py, and tests/end_to_end/test_setup_files.py through the commands.
+"""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils, utils
+from fairseq.tasks.sentence_prediction import SentencePredictionTask
+
+from fairseq_maelm.files.atomic import write_bytes
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
+
+VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE)
+# The files of fairseq's own task; this package's tasks declare theirs as ``setup_files``.
+_OF_SENTENCES = (MODEL_FILE, *(f"input0/{name}" for name in VOCABULARY_FILES), f"label/{DICTIONARY_FILE}")
+# Files to write together with the first checkpoint, so that a run without a checkpoint leaves nothing.
+_missing: dict[Path, bytes] = {}
+
+
+def setup_files(task: type) -> tuple[str, ...]:
+    """Return the paths, inside the data folder, of files from which a task is set up; some of them may not exist."""
+    default = _OF_SENTENCES if issubclass(task, SentencePredictionTask) else ()
+    return tuple(getattr(task, "setup_files", default))
+
+
+def read_setup_files(task: Any, folder: Path) -> dict[Path, bytes]:
+    """Read the setup files that a save folder lacks: path in the save folder -> content.
+
+    Raises:
+        ValueError: the folder has a file that differs from that in the data.
+    """
+    missing: dict[Path, bytes] = {}
+    for name in setup_files(type(task)):
+        source, target = Path(utils.split_paths(task.cfg.data)[0], name), folder / name
+        if not source.is_file():
+            continue
+        content = source.read_bytes()
+        if not target.exists():
+            missing[target] = content
+        elif target.read_bytes() != content:
+            raise ValueError(
+                f"{target} differs from {source}: the checkpoints in {folder} were trained on other data. Give another "
+                "--save-dir, or the data that they were trained on"
+            )
+    return missing
+
+
+def write_with_first_checkpoint(files: dict[Path, bytes]) -> None:
+    """Write the files of ``read_setup_files`` when this process saves its first checkpoint."""
+    _missing.clear()
+    _missing.update(files)
+
+
+def write_setup_files(files: dict[Path, bytes]) -> None:
+    """Write files, each of them atomically."""
+    for target, content in files.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(target, content)
+
+
+def keep_setup_files() -> None:
+    """Make fairseq write setup files together with the first checkpoint."""
+    # Looked up here, after ``stopping`` has replaced it.
+    save_checkpoint = checkpoint_utils.save_checkpoint
+
+    @functools.wraps(save_checkpoint)
+    def save(*args: Any, **options: Any) -> Any:
+        write_setup_files(_missing)
+        _missing.clear()
+        return save_checkpoint(*args, **options)
+
+    checkpoint_utils.save_checkpoint = save

@@ -1,0 +1,197 @@
+"""Files of labeled words in CoNLL-U or in CoNLL's columns: readers, and replacement of the labels.
+
+A file is stored as its lines, and a sentence has the line number of each word. Therefore labels can be replaced without
+changing comments, blank lines, multi-word ranges, empty nodes and other columns.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_maelm.files.lines import columns_in, numbered_lines
+from fairseq_maelm.options import UsageError, number
+
+CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+DOCUMENT_START = "-DOCSTART-"
+# CoNLL-U's empty value, which is not allowed for UPOS.
+_EMPTY = "_"
+
+_CONLLU_ID = re.compile(r"(\d+)([-.]\d+)?\Z")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The format of a file, and its columns of words and labels."""
+
+    form: str  # "conllu" or "conll"
+    column: str  # of the label: in CoNLL-U one of ``CONLLU_COLUMNS``, otherwise a number from 0, negative from the end
+    word_column: int = 0  # of the word, for "conll"
+    comment_prefix: str = ""  # start of comment lines, for "conll"; empty if there are none
+
+    def __post_init__(self) -> None:
+        if self.form not in ("conllu", "conll"):
+            raise ValueError(f"the format must be conllu or conll, not {self.form!r}")
+        if self.form == "conllu" and self.column not in CONLLU_COLUMNS[1:]:
+            raise ValueError(f"CoNLL-U has no column {self.column!r} of labels; choose one of {CONLLU_COLUMNS[2:]}")
+        if self.form == "conll" and not re.fullmatch(r"-?\d+", self.column):
+            raise ValueError(f"the column of labels must be a number (0: first, -1: last), not {self.column!r}")
+
+    @property
+    def label_index(self) -> int:
+        """The number of the label's column."""
+        return CONLLU_COLUMNS.index(self.column) if self.form == "conllu" else int(self.column)
+
+
+def add_layout_arguments(parser: Any) -> None:
+    """Declare the options of a ``Layout``."""
+    parser.add_argument(
+        "--format", choices=("conllu", "conll"),
+        help="CoNLL-U, or columns separated by tabs or spaces (default: conllu for names that end in .conllu)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--column", metavar="C",
+        help="column of the labels: a name in CoNLL-U (default: UPOS), or a number from 0 (default: -1, the last)",
+    )  # fmt: skip
+    parser.add_argument("--word-column", type=number(int, 0), metavar="N", help="column of the words (default: 0)")
+    parser.add_argument("--comment-prefix", metavar="TEXT", help="prefix of comment lines (default: there are none)")
+
+
+def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = None) -> Layout:
+    """Infer a file's layout from the options and its name; without options, return the default layout if there is one.
+
+    Raises:
+        UsageError: the options contradict each other.
+    """
+    if default is not None and args.format is args.column is args.word_column is args.comment_prefix is None:
+        return default
+    form = args.format or ("conllu" if path.suffix == ".conllu" else "conll")
+    column = args.column or ("UPOS" if form == "conllu" else "-1")
+    try:
+        return Layout(form, column, args.word_column or 0, args.comment_prefix or "")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+class Sentence(NamedTuple):
+    """A sentence of labeled words."""
+
+    words: tuple[str, ...]
+    labels: tuple[str, ...]
+    lines: tuple[int, ...]  # line number of each word, from 1
+
+
+class LabeledFile(NamedTuple):
+    """The content of a file of labeled words."""
+
+    path: Path
+    layout: Layout
+    lines: list[str]  # without their ends
+    sentences: list[Sentence]
+    newline: str  # the end of the lines
+
+
+def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
+    """Read a file; unless ``labeled``, labels may be missing and are then empty."""
+    lines = [line for _, line in numbered_lines(path)]
+    sentences = list(_sentences(path, lines, layout, labeled))
+    if not sentences:
+        raise ValueError(f"{path} has no sentence")
+    with open(path, "rb") as stream:
+        newline = "\r\n" if stream.readline().endswith(b"\r\n") else "\n"
+    return LabeledFile(path, layout, lines, sentences, newline)
+
+
+def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) -> Iterator[Sentence]:
+    words: list[tuple[str, str, int]] = []
+    columns = 0
+    for place, line in enumerate([*lines, ""], 1):
+        if not line.strip() or line.split()[0] == DOCUMENT_START:
+            if words:
+                yield Sentence(*(tuple(part) for part in zip(*words)))
+            words = []
+            continue
+        try:
+            cells = word_cells(line, layout)
+            if cells is None:
+                continue
+            # A line with another number of columns was split at the wrong places.
+            if columns and len(cells) != columns:
+                raise ValueError(f"has {columns_in(cells)}, but the lines before it have {columns}")
+            columns = len(cells)
+            words.append((*_word_and_label(cells, layout, labeled), place))
+        except ValueError as error:
+            raise ValueError(f"{path}:{place} {error}") from error
+
+
+def word_cells(line: str, layout: Layout) -> list[str] | None:
+    """Split the line of a word into cells; return None for a comment, a multi-word range or an empty node.
+
+    The subject of the error messages is the line, which the caller adds.
+    """
+    if layout.form == "conll":
+        if layout.comment_prefix and line.startswith(layout.comment_prefix):
+            return None
+        # Other white space, such as a no-break space, may be part of a word.
+        return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
+    if line.startswith("#"):
+        return None
+    cells = line.split("\t")
+    if len(cells) != len(CONLLU_COLUMNS):
+        raise ValueError(f"has {columns_in(cells)}, but CoNLL-U has {len(CONLLU_COLUMNS)}, separated by tabs")
+    found = _CONLLU_ID.match(cells[0])
+    if found is None:
+        raise ValueError(f"has the ID {cells[0]!r}: it must be a number, a range like 3-4, or an empty node like 3.1")
+    return None if found[2] else cells
+
+
+def _word_and_label(cells: list[str], layout: Layout, labeled: bool) -> tuple[str, str]:
+    word_index = CONLLU_COLUMNS.index("FORM") if layout.form == "conllu" else layout.word_column
+    index = layout.label_index if layout.label_index >= 0 else len(cells) + layout.label_index
+    if not 0 <= word_index < len(cells):
+        raise ValueError(f"has {columns_in(cells)}, so there is no column {word_index} of words")
+    word = cells[word_index]
+    if not word:
+        raise ValueError("has an empty word")
+    if not 0 <= index < len(cells) or index == word_index:
+        if labeled:
+            raise ValueError(f"has {columns_in(cells)}, so there is no column {layout.column} of labels")
+        return word, ""
+    label = cells[index].strip()
+    if labeled and (not label or (layout.column == "UPOS" and label == _EMPTY)):
+        raise ValueError(f"has no label in the column {layout.column}")
+    return word, label
+
+
+def relabeled(file: LabeledFile, labels: Sequence[Sequence[str]], add: bool) -> list[str]:
+    """Return the lines of a file with new labels.
+
+    With ``add`` the old labels are kept, and the new ones are added as a last column, or in CoNLL-U as ``Predicted=``
+    in MISC.
+    """
+    lines = list(file.lines)
+    for sentence, own in zip(file.sentences, labels, strict=True):
+        for place, label in zip(sentence.lines, own, strict=True):
+            lines[place - 1] = _relabeled_line(lines[place - 1], file.layout, label, add)
+    return lines
+
+
+def _relabeled_line(line: str, layout: Layout, label: str, add: bool) -> str:
+    if layout.form == "conllu":
+        cells = line.split("\t")
+        if add:
+            kept = [] if cells[-1] == _EMPTY else [cells[-1]]
+            cells[-1] = "|".join([*kept, f"Predicted={label}"])
+        else:
+            cells[layout.label_index] = label
+        return "\t".join(cells)
+    separator = "\t" if "\t" in line else " "
+    if add:
+        return line.rstrip("\t ") + separator + label
+    # Keep the spaces between columns, which may be several for alignment.
+    cells = re.split(r"(\t| +)", line) if separator == " " else re.split(r"(\t)", line)
+    places = [place for place in range(0, len(cells), 2) if cells[place] or separator == "\t"]
+    cells[places[layout.label_index]] = label
+    return "".join(cells)

@@ -1,0 +1,60 @@
+"""Import of optional libraries, and saving of figures."""
+
+import importlib
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.files.atomic import write_bytes
+
+
+def import_transformers() -> Any:
+    """Return the package transformers, even if the installed torchaudio is broken.
+
+    Raises:
+        ValueError: transformers is missing.
+    """
+    # fairseq requires torchaudio, pip may install a build for another torch, and transformers imports it if it can.
+    # Text does not need it: with None in sys.modules, Python treats it as not installed.
+    try:
+        importlib.import_module("torchaudio")
+    except Exception:  # missing: ImportError; for another torch: OSError or RuntimeError
+        sys.modules["torchaudio"] = None  # type: ignore[assignment]
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError("Hugging Face models need transformers: pip install 'fairseq_maelm[hf]'") from error
+    if sys.modules["torchaudio"] is None:
+        # If transformers was imported before, it remembers torchaudio: version 5 in a cache, version 4 in a variable.
+        noted = transformers.utils.is_torchaudio_available
+        if hasattr(noted, "cache_clear"):
+            noted.cache_clear()
+        else:
+            transformers.utils.import_utils._torchaudio_available = False
+    return transformers
+
+
+def import_pyplot() -> Any:
+    """Return matplotlib.pyplot, set up to draw into files.
+
+    Raises:
+        ValueError: matplotlib is missing.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ValueError("figures need matplotlib: pip install 'fairseq_maelm[plots]'") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure as ``path``.png and .svg, and close it."""
+    for suffix, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+        stream = io.BytesIO()
+        figure.savefig(stream, format=suffix, bbox_inches="tight", **options)
+        write_bytes(path.with_name(f"{path.name}.{suffix}"), stream.getvalue())
+    import_pyplot().close(figure)

@@ -1,0 +1,289 @@
+"""Output folders that are either complete or absent, with a manifest of the settings and files they were made from.
+
+A folder is made under the hidden name ``.NAME.unfinished`` and renamed at the end. It is locked during that time, so an
+unfinished folder without a lock is that of a killed run.
+"""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.files.atomic import (
+    SAMPLED_BYTES,
+    CorpusError,
+    FolderLock,
+    read_json,
+    refuse_existing,
+    sample_sha256_of,
+    set_aside,
+    sha256_of,
+    synchronize_folder,
+    write_json,
+)
+
+logger = logging.getLogger(__name__)
+
+MANIFEST_FILE = "manifest.json"
+FORMAT = 1
+
+# Kind of a folder -> the command that writes it.
+COMMANDS = {
+    "corpus": "maelm prepare corpus",
+    "glue": "maelm prepare glue",
+    "sentences": "maelm prepare sentences",
+    "squad": "maelm prepare squad",
+    "tagging": "maelm prepare tagging",
+    "scores": "maelm score",
+}
+
+_RESULT, _FULL_BYTES = "result", 2**20
+_BEGUN_FILE = "begun.json"
+
+
+def fingerprints(paths: Iterable[Path], with_checksums: bool = True) -> list[dict[str, Any]]:
+    """Describe files so that a later run can see whether they have changed.
+
+    Without checksums, for which the files are read, any change of size or time counts.
+    """
+    states = [(path, path.stat()) for path in paths]
+    return [
+        {"file": str(path), "bytes": state.st_size, "changed_ns": state.st_mtime_ns}
+        | ({"sha256": sha256_of(path)} if with_checksums else {})
+        for path, state in states
+    ]
+
+
+def made_from(settings: Mapping[str, Any], files: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
+    """Describe the origin of a folder: settings by name with underscores, and files by role, such as "train"."""
+    described = {"settings": dict(settings), "files": {role: fingerprints(paths) for role, paths in files.items()}}
+    # Turns tuples into lists, as in the manifest.
+    return dict(json.loads(json.dumps(described)))
+
+
+def prepare_folder(
+    target: Path,
+    kind: str,
+    origin: Mapping[str, Any],
+    write: Callable[[Path], Mapping[str, Any]],
+    resumes: bool = False,
+    copies: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write a folder, unless it exists already and has the same origin.
+
+    Args:
+        target: a folder that does not exist, is empty, or was written by this function with the same origin.
+        kind: one of ``COMMANDS``.
+        origin: returned by ``made_from``.
+        write: fills the given folder and returns facts for the manifest, which may replace "files" by more detailed
+            ones.
+        resumes: whether a failed or killed run keeps its work, in the parent of ``write``'s folder, for the next run.
+        copies: folders inside the result that get a copy of the manifest.
+
+    Returns:
+        the manifest: "format", "kind", "settings", "files", the facts, and bytes and SHA-256 of all "outputs".
+
+    Raises:
+        CorpusError: another process is writing the folder, or it has another origin.
+        FileExistsError: something else has its name.
+    """
+    manifest = _finished(target, kind, origin)
+    if manifest is None or _hidden(target, "unfinished").exists():
+        with _unfinished(target, COMMANDS[kind], resumes) as unfinished:
+            manifest = _finished(target, kind, origin)
+            if manifest is None:
+                return _write(target, unfinished, kind, origin, write, copies)
+    logger.info("%s was already prepared from these files with these settings: nothing to do", target)
+    return manifest
+
+
+def _write(
+    target: Path,
+    unfinished: Path,
+    kind: str,
+    origin: Mapping[str, Any],
+    write: Callable[[Path], Mapping[str, Any]],
+    copies: Sequence[str],
+) -> dict[str, Any]:
+    begun, result = unfinished / _BEGUN_FILE, unfinished / _RESULT
+    if begun.exists():
+        _refuse_difference(unfinished, read_json(begun), origin)
+        logger.info("resuming the interrupted work in %s", unfinished)
+    else:
+        write_json(begun, origin)
+    shutil.rmtree(result, ignore_errors=True)
+    result.mkdir()
+    facts = write(result)
+    files = sorted(path for path in result.rglob("*") if path.is_file())
+    outputs = {path.relative_to(result).as_posix(): _facts_of(path) for path in files}
+    manifest = {"format": FORMAT, "kind": kind, **origin, **facts, "outputs": outputs}
+    for folder in (*copies, "."):
+        write_json(result / folder / MANIFEST_FILE, manifest)
+    _publish(result, target)
+    return dict(json.loads(json.dumps(manifest)))
+
+
+def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
+    """Read the manifest of a folder.
+
+    Raises:
+        FileNotFoundError: the folder has no manifest.
+        CorpusError: the manifest is damaged, or of another kind or version.
+    """
+    path = folder / MANIFEST_FILE
+    refusal = f"{folder} was not written by `{COMMANDS[kind]}`"
+    if not path.is_file():
+        raise FileNotFoundError(f"{refusal}: there is no {path}")
+    manifest = read_json(path)
+    if (manifest.get("kind"), manifest.get("format")) != (kind, FORMAT):
+        raise CorpusError(f"{refusal} of this version: give a folder of that command, or prepare it again")
+    if not all(isinstance(manifest.get(part), dict) for part in ("settings", "files", "outputs")):
+        raise CorpusError(f"{path} is damaged: parts of it are missing; put the original back, or prepare it again")
+    return manifest
+
+
+def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the manifest of a finished folder, or None if there is no folder yet; raise an error for all others."""
+    if _is_free(target):
+        return None
+    if not (target / MANIFEST_FILE).is_file():
+        refuse_existing(target)
+    manifest = read_manifest(target, kind)
+    _refuse_difference(target, manifest, origin)
+    _check_outputs(target, manifest)
+    return manifest
+
+
+def _facts_of(path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    return facts | ({"sample_sha256": sample_sha256_of(path)} if facts["bytes"] > SAMPLED_BYTES else {})
+
+
+def _check_outputs(folder: Path, manifest: Mapping[str, Any], whole: bool = False) -> None:
+    """Compare sizes and contents of a folder's files with its manifest; unless ``whole``, sample large files."""
+    for name, facts in manifest["outputs"].items():
+        path, sampled = folder / name, not whole and facts["bytes"] > SAMPLED_BYTES
+        expected = facts.get("sample_sha256") if sampled else facts["sha256"]
+        same = path.exists() and path.stat().st_size == facts["bytes"]
+        if not same or (expected and expected != (sample_sha256_of(path) if sampled else sha256_of(path))):
+            raise CorpusError(f"{path} is missing or was changed: remove {folder} and prepare it again")
+
+
+def verify_outputs(folder: Path) -> None:
+    """Compare the checksums of all files of a prepared folder with its manifest; raise a CorpusError if any differ."""
+    manifest = read_json(folder / MANIFEST_FILE)
+    _check_outputs(folder, manifest, whole=True)
+    logger.info("%s: all %d files have the checksums of the manifest", folder, len(manifest["outputs"]))
+
+
+def _refuse_difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    if difference := explain_difference(earlier, now):
+        raise CorpusError(
+            f"{folder} was made from something else: {difference}; name another folder, or remove it first"
+        )
+
+
+def explain_difference(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Describe the first difference between two origins as in ``made_from``; return None if there is none."""
+    before, after = earlier["settings"], now["settings"]
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            return f"--{name.replace('_', '-')} was {before.get(name)!r} and is now {after.get(name)!r}"
+    for role in sorted(earlier["files"].keys() | now["files"].keys()):
+        difference = _file_difference(role, earlier["files"].get(role, []), now["files"].get(role, []))
+        if difference:
+            return difference
+    return None
+
+
+def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str | None:
+    if len(before) != len(after):
+        return f"{role} was {len(before)} files and is now {len(after)}"
+    for old, new in zip(before, after, strict=True):
+        if Path(old["file"]).name != Path(new["file"]).name:
+            return f"{role} had the file {old['file']} and now has {new['file']}"
+        same_state = (old["bytes"], old["changed_ns"]) == (new["bytes"], new["changed_ns"])
+        if not same_state and old.get("sha256") != (new.get("sha256") or sha256_of(Path(new["file"]))):
+            what = "was changed since" if old["file"] == new["file"] else "is another one"
+            return f"the file {new['file']} {what}"
+    return None
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path, command: str, replace: bool | None = None) -> Iterator[Path]:
+    """Open a folder for writing that is renamed to ``target`` only if the block ends without an exception.
+
+    Args:
+        target: a folder that does not exist or is empty.
+        command: the command that writes it, for the error message of a second process.
+        replace: whether to rename an existing folder to ``target``.old-1, or the next free number, when the new one is
+            complete. None if the command has no such option.
+
+    Raises:
+        FileExistsError: ``target`` exists and may not be replaced.
+        CorpusError: another process is writing it.
+    """
+    _check_free(target, replace)
+    with _unfinished(target, command, resumes=False) as folder:
+        result = folder / _RESULT
+        result.mkdir()
+        yield result
+        _publish(result, target, replace)
+
+
+@contextlib.contextmanager
+def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
+    """Lock the target, and open its hidden folder until the end of the block."""
+    if os.path.ismount(target):
+        raise CorpusError(f"{target} is a mount point, which cannot be replaced: name a folder inside it")
+    folder = _hidden(target, "unfinished")
+    with FolderLock(_hidden(target, "lock"), f"`{command}`", target):
+        if not resumes:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+        try:
+            yield folder
+        except BaseException as error:
+            is_full = shutil.disk_usage(folder).free < _FULL_BYTES
+            if not resumes:
+                shutil.rmtree(folder, ignore_errors=True)
+            # Libraries turn the error of a full disk into others.
+            if is_full and not isinstance(error, (OSError, KeyboardInterrupt)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hidden(target: Path, suffix: str) -> Path:
+    """Return a hidden path next to a folder, or next to the target of a link."""
+    place = Path(os.path.realpath(target))
+    return place.with_name(f".{place.name}.{suffix}")
+
+
+def _is_free(target: Path) -> bool:
+    return not target.exists() or (target.is_dir() and not any(target.iterdir()))
+
+
+def _check_free(target: Path, replace: bool | None = None) -> None:
+    if not _is_free(target) and not (replace and target.is_dir()):
+        refuse_existing(target, can_replace=replace is False and target.is_dir())
+
+
+def _publish(result: Path, target: Path, replace: bool | None = None) -> None:
+    place = Path(os.path.realpath(target))
+    _check_free(place, replace)
+    old = None
+    if not _is_free(place):
+        old = set_aside(place)
+    try:
+        os.replace(result, place)
+    except OSError:
+        if old is not None:
+            old.rename(place)
+        raise
+    synchronize_folder(place.parent)

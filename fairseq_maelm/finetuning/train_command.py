@@ -1,0 +1,127 @@
+"""The fairseq-train command of a fine-tuning run, from a recipe, a checkpoint and a task's folder."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq import tasks, utils
+
+from fairseq_maelm.finetuning.encoder_options import Encoder
+from fairseq_maelm.finetuning.recipe import Recipe
+from fairseq_maelm.training.options import Machine, configuration_of, fairseq_train
+
+logger = logging.getLogger(__name__)
+
+# The paper's Table 4, and logging; a recipe can override them.
+_FINE_TUNING: dict[str, Any] = {
+    "optimizer": "fused_adamw",
+    "adam-betas": "(0.9, 0.98)",
+    "adam-eps": "1e-6",
+    "weight-decay": 0.01,
+    "clip-norm": 0,
+    "lr-scheduler": "polynomial_decay",
+    "dropout": 0.1,
+    "attention-dropout": 0.1,
+    "required-batch-size-multiple": 1,
+    "log-interval": 100,
+}
+# The option that takes the encoder's sizes from --finetune-from-model.
+FROM_CHECKPOINT = {"arch": "maelm"}
+# Options for the length of sequences, which are limited by the encoder's positions, and for lengths within a sequence,
+# which are then limited to a quarter of the positions.
+_LENGTHS = ("tokens-per-sample", "max-length")
+_WITHIN = ("window-overlap", "doc-stride", "max-question-length")
+
+
+def run_options(
+    recipe: Recipe,
+    encoder: Encoder,
+    setting: Mapping[str, Any],
+    updates_per_epoch: int,
+    sizes: Mapping[str, Any] = FROM_CHECKPOINT,
+) -> dict[str, Any]:
+    """Return the options of a run, except for those of its initial weights, seed, folders and machine.
+
+    Args:
+        recipe: the task's recipe.
+        encoder: the checkpoint's encoder.
+        setting: one value for each name in the recipe's search.
+        updates_per_epoch: number of training batches.
+        sizes: options that build the encoder; ``encoder.options`` for a run that does not start from the checkpoint.
+    """
+    rest = dict(setting)
+    epochs, warm_up = int(rest.pop("epochs")), rest.pop("warm-up")
+    updates = epochs * updates_per_epoch
+    options = {
+        **_FINE_TUNING,
+        "best-checkpoint-metric": recipe.metric,
+        "maximize-best-checkpoint-metric": True,
+        **recipe.options,
+        **sizes,
+        **rest,
+        "max-epoch": epochs,
+        "max-update": updates,
+        "total-num-update": updates,
+        "warmup-updates": round(warm_up * updates),
+    }
+    positions = encoder.options["max-positions"]
+    if any(options.get(name, 0) > positions for name in _LENGTHS):
+        most = {**dict.fromkeys(_LENGTHS, positions), **dict.fromkeys(_WITHIN, positions // 4)}
+        options |= {name: min(options[name], value) for name, value in most.items() if name in options}
+    return options
+
+
+def train_words(options: Mapping[str, Any], folder: Path, save_dir: Path, machine: Machine) -> list[str]:
+    """Return the command of a run on a task's folder; the same command resumes after the last finished epoch.
+
+    ``options`` are those of ``run_options``, and the initial weights and the seed.
+    """
+    own = {"log-format": "json", "no-epoch-checkpoints": True}
+    return fairseq_train(folder, save_dir, {**own, **options, **machine.options()})
+
+
+class Counted(NamedTuple):
+    """The size of a run."""
+
+    examples: int  # number of examples that training uses
+    updates_per_epoch: dict[int, int]  # batch size -> updates in a pass over these examples
+
+
+def count_updates(words: Sequence[str], batch_sizes: Sequence[int], positions: int) -> Counted:
+    """Count a run's training examples and updates at each batch size, by the batches that fairseq will form.
+
+    Args:
+        words: fairseq-train, the task's folder, and all options of a run.
+        batch_sizes: numbers of examples in an update.
+        positions: the encoder's largest number of tokens.
+
+    Raises:
+        FileNotFoundError: data are missing.
+        ValueError: fairseq-train does not accept the options, or the data are damaged.
+    """
+    if not Path(words[1]).is_dir():
+        raise FileNotFoundError(f"there is no folder {words[1]}")
+    config = configuration_of(words[1:])
+    task = tasks.setup_task(config.task)
+    task.load_dataset("train", combine=True, epoch=1)
+    dataset, updates, examples = task.dataset("train"), {}, 0
+    longest = utils.resolve_max_positions(task.max_positions(), positions, config.dataset.max_tokens)
+    for size in batch_sizes:
+        batches = task.get_batch_iterator(
+            dataset=dataset,
+            max_tokens=config.dataset.max_tokens,
+            max_sentences=size,
+            max_positions=longest,
+            ignore_invalid_inputs=True,
+            required_batch_size_multiple=config.dataset.required_batch_size_multiple,
+            seed=config.common.seed,
+            disable_iterator_cache=True,
+        ).frozen_batches
+        examples = sum(len(batch) for batch in batches)
+        updates[size] = math.ceil(len(batches) / config.optimization.update_freq[0])
+    if examples < len(dataset):
+        counts = f"{len(dataset) - examples:,}", f"{len(dataset):,}", longest
+        logger.warning("%s of %s training examples are longer than %s tokens and will not be seen", *counts)
+    return Counted(examples, updates)

@@ -1,0 +1,128 @@
+"""Folders of ``maelm export --complete``, which are checkpoints too, and weights rounded to half precision."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_maelm.checkpoints.folder import SUMS_FILE, write_folder, write_sums
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
+from fairseq_maelm.fairseq_fixes.setup_files import VOCABULARY_FILES, setup_files
+from fairseq_maelm.interop.export.model_card import HYPER_PARAMETERS
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
+from fairseq_maelm.models.checkpoint_model import build_model
+from fairseq_maelm.models.checkpoint_reader import Checkpoint
+from fairseq_maelm.text.vocabulary import MASK_SYMBOL
+
+# Name in fairseq's extra state -> name in a checkpoint's history.
+_HISTORY = {"val_loss": "val_loss", "best": "best", "previous_training_time": "training_seconds"}
+
+
+def cast_floats(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return weights with all except integers in a data type."""
+    return {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()}
+
+
+def rounded(source: LoadedCheckpoint) -> LoadedCheckpoint:
+    """Return the source with weights that float16 can represent, <float32>; raise a ValueError if one is too large."""
+    weights = cast_floats(cast_floats(source.checkpoint.weights, torch.float16), torch.float32)
+    if large := [name for name, weight in weights.items() if not bool(weight.isfinite().all())]:
+        raise ValueError(f"{large[0]} has numbers beyond {torch.finfo(torch.float16).max:,.0f}: omit --dtype float16")
+    checkpoint = replace(source.checkpoint, weights=weights)
+    return replace(source, checkpoint=checkpoint, model=build_model(checkpoint, source.dictionary))
+
+
+def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
+    """Copy the vocabulary and the other files that the checkpoint's task reads."""
+    for name in {*VOCABULARY_FILES, *setup_files(TASK_REGISTRY[source.checkpoint.task_name])}:
+        files = [place / name for place in (source.data, source.checkpoint.path.parent) if (place / name).is_file()]
+        if files:
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(files[0], folder / name)
+
+
+def write_checkpoint_files(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype) -> None:
+    """Add to the files for transformers everything else of the checkpoint, except the optimizer's state."""
+    weights = cast_floats(source.checkpoint.weights, dtype)
+    write_folder(folder, {**_public_state(source.checkpoint), "model": weights})
+
+
+def seal(source: LoadedCheckpoint, folder: Path) -> None:
+    """Write the checksums of a folder, and raise a ValueError unless it has exactly the weights of the source."""
+    write_sums(folder)
+    expected, found = source.checkpoint, load_with_model(folder / CHECKPOINT_FILE).checkpoint
+    same = expected.weights.keys() == found.weights.keys() and all(
+        torch.equal(weight, found.weights[name]) for name, weight in expected.weights.items()
+    )
+    if not same or expected.encoder_options != found.encoder_options or expected.view != found.view:
+        raise ValueError(f"{CHECKPOINT_FILE} does not restore the checkpoint {expected.path}")
+
+
+def complete_section(source: LoadedCheckpoint, name: str) -> str:
+    """Return the section of the model card about the folder as a checkpoint."""
+    use = 'states = hub.extract_features(hub.encode("A sentence."))'
+    if source.model.lm_head is not None and not getattr(source.model.decoder, "autoregressive", False):
+        use = f'hub.fill_mask("The {MASK_SYMBOL} is old.")'
+    return f"""## With fairseq_maelm
+
+The folder is also a checkpoint, with the decoder, the heads, the options and the vocabulary:
+
+```python
+from fairseq_maelm import MaelmModel
+
+hub = MaelmModel.from_pretrained("{name}")
+{use}
+```
+
+All commands of `maelm` open it by `--checkpoint {name}`.
+`maelm import {name} --output RUN` writes it as a checkpoint of fairseq.
+`sha256sum --check {SUMS_FILE}` verifies the files."""
+
+
+def rounding_section() -> str:
+    """Return the section of the model card about weights in half precision."""
+    return (
+        "## Precision\n\nThe weights are rounded to float16 and compute in float32. The comparisons above are with the "
+        "checkpoint after this rounding."
+    )
+
+
+def _public_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return a checkpoint without its weights, as values for JSON, and without the names of private folders."""
+    history, last = checkpoint.history, (checkpoint.state.get("optimizer_history") or [{}])[-1]
+    iterator = {"epoch": history.get("epoch", 1), "iterations_in_epoch": 0, "shuffle": True}
+    return {
+        "args": None,
+        "cfg": _public_options(checkpoint.config),
+        "criterion": {},
+        "task_state": {},
+        "optimizer_history": [
+            {
+                "criterion_name": str(last.get("criterion_name")),
+                "optimizer_name": str(last.get("optimizer_name")),
+                "lr_scheduler_state": {},
+                "num_updates": history.get("num_updates", 0),
+            }
+        ],
+        "extra_state": {
+            "train_iterator": iterator,
+            **{theirs: history[ours] for theirs, ours in _HISTORY.items() if ours in history},
+        },
+    }
+
+
+def _public_options(config: Any) -> dict[str, dict[str, Any]]:
+    """Return the options of the task and the model, and those of other sections that a model card shows."""
+    found: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    chosen = {
+        section: {name: found[section][name] for name in options.split() if name in found.get(section, {})}
+        for section, options in HYPER_PARAMETERS.items()
+    }
+    task = {name: "." if isinstance(value, str) and os.sep in value else value for name, value in found["task"].items()}
+    return {**chosen, "task": {**task, "data": "."}, "model": found["model"]}

@@ -1,0 +1,229 @@
+"""The content of an exported folder: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary
+
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, MPNET_BUCKETS
+from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.files.lines import numbered_lines
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.interop.agreement import STATES, scores_of
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
+from fairseq_maelm.text.dictionary import class_names
+
+logger = logging.getLogger(__name__)
+
+# Format -> start of its class names; architecture -> end of the class name.
+FORMATS = {
+    "mpnet": "MPNet",
+    "roberta": "Roberta",
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "modernbert": "ModernBert",
+    "maelm": "Maelm",
+}
+ARCHITECTURES = {
+    "encoder": "Model",
+    "masked-lm": "ForMaskedLM",
+    "sequence-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+}
+AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
+
+# The record of `maelm import` in the folder of its checkpoint.
+IMPORT_RECORD = "import.json"
+_START_AND_END = ("start", "end")
+# The files with labels in folders of fine-tuning data.
+_LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": MANIFEST_FILE}
+
+
+@dataclass(frozen=True)
+class Content:
+    """The content of an exported folder."""
+
+    format: str  # one of ``FORMATS``
+    architecture: str  # one of ``ARCHITECTURES``
+    head: str | None = None  # name of the fine-tuned head
+    labels: tuple[str, ...] | None = None  # names of the head's outputs
+
+    @property
+    def class_name(self) -> str:
+        """The class that opens the folder."""
+        return FORMATS[self.format] + ARCHITECTURES[self.architecture]
+
+    @property
+    def auto_class(self) -> str:
+        """The auto class of transformers for this architecture."""
+        return AUTO_CLASSES[self.architecture]
+
+    @property
+    def what(self) -> str:
+        """The name of the output in comparisons."""
+        return STATES if self.architecture == "encoder" else scores_of(self.architecture)
+
+
+def default_format(source: LoadedCheckpoint) -> str:
+    """Return the format of the folder that was imported, if it is recorded, or else the stock one that the model fits.
+
+    A model that no stock class computes gets the format "maelm".
+    """
+    record = source.checkpoint.path.parent / IMPORT_RECORD
+    kind = str(read_json(record).get("kind") if record.is_file() else "").removeprefix("Hugging Face ")
+    # Names of special tokens tell BERT from RoBERTa, whose layers are equal.
+    like_bert = source.tokenizer.mask_text == "[MASK]"
+    stock = ("modernbert", "mpnet", *(("bert", "roberta") if like_bert else ("roberta", "bert")))
+    candidates = (form for form in (kind, *stock) if form in FORMATS)
+    return next((form for form in candidates if not obstacles(source, Content(form, "encoder"))), "maelm")
+
+
+def choose_content(
+    source: LoadedCheckpoint,
+    form: str,
+    architecture: str | None = None,
+    head: str | None = None,
+    labels: Path | None = None,
+) -> Content:
+    """Choose the content of an export to ``form``, one of ``FORMATS``, or raise ValueError if it would not be exact.
+
+    The default architecture is what the checkpoint was trained for, or the encoder alone if the format cannot represent
+    its prediction of masks. ``head`` is needed only if there are several; ``labels`` is a file with one label per line.
+    """
+    wanted = architecture or _trained_for(source, head)
+    content = _content(source, form, wanted, head, labels)
+    found = obstacles(source, content)
+    if found and architecture is None and wanted == "masked-lm":
+        encoder = Content(form, "encoder")
+        if not obstacles(source, encoder):
+            logger.warning("only the encoder is exported, without prediction of masks: %s", "; ".join(found))
+            return encoder
+    if found:
+        other = "" if obstacles(source, replace(content, format="maelm")) else " --format maelm holds it."
+        raise ValueError(
+            f"{source.checkpoint.path} cannot become a {content.class_name} of Hugging Face: {'; '.join(found)}.{other}"
+        )
+    return content
+
+
+def obstacles(source: LoadedCheckpoint, content: Content) -> list[str]:
+    """Return the reasons why the format cannot represent the content; empty if it can."""
+    layer = source.options.layer
+    if (layer == "modern") != (content.format == "modernbert"):
+        return [f"its layers are {layer}: --format modernbert is for modern layers, other formats are for other layers"]
+    found = _obstacles_of_positions(source.options, content.format)
+    if content.architecture == "masked-lm":
+        found += _obstacles_of_prediction(source, content.format)
+    family = FAMILIES[content.format]
+    if family.eps is not None and source.options.layer_norm_eps != family.eps:
+        found.append(
+            f"its LayerNorms add {source.options.layer_norm_eps} to the variance, but those of "
+            f"{FORMATS[content.format]} always add {family.eps}"
+        )
+    if content.head is not None and content.architecture not in family.heads:
+        found.append(f"{content.class_name} computes scores in another way than our head")
+    head = None if content.head is None else source.model.classification_heads[content.head]
+    if isinstance(head, ClassificationHead) and head.dense.out_features != head.dense.in_features:
+        found.append(f"the head {content.head!r} has a dense layer whose width is not the model's")
+    return found
+
+
+def _obstacles_of_positions(config: Any, form: str) -> list[str]:
+    buckets = (str(config.relative_buckets), config.relative_num_buckets, config.relative_max_distance)
+    if form == "mpnet" and buckets[0] == "none":
+        return ["it has no relative position bias, but every MPNet has one"]
+    if form == "mpnet" and buckets != MPNET_BUCKETS:
+        return [
+            f"its relative positions are {buckets[0]} buckets {buckets[1]}/{buckets[2]}, but transformers' MPNet "
+            "always computes T5's 32/128, whatever its configuration says, so its results would be wrong"
+        ]
+    if form not in ("mpnet", "maelm", "modernbert") and buckets[0] != "none":
+        return [f"it has a relative position bias, but {FORMATS[form]} has absolute positions only"]
+    if config.local_attention and form != "modernbert":
+        return [f"its layers have local attention, but those of {FORMATS[form]} have not"]
+    if (config.positions == "rotary") != (form == "modernbert"):
+        return [f"its positions are {config.positions}, but those of {FORMATS[form]} are not"]
+    return []
+
+
+def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
+    model, view, found = source.model, source.checkpoint.view, []
+    if model.lm_head is None:
+        found.append("the checkpoint has no LM head, because it was fine-tuned")
+    if model.decoder is not None and model.decoder.reads_encoder:
+        found.append(f"its decoder has cross-attention (--decoder-attention {model.decoder.attention})")
+    elif model.decoder is not None and form != "maelm":
+        found.append(f"it predicts masked tokens by its decoder, which {FORMATS[form]} does not have")
+    elif form != "maelm" and (not view.asks_with_masks or view.masked_input == "reset"):
+        found.append(f"its encoder does not predict from <mask> (--masked-input {view.masked_input})")
+    return found
+
+
+def _trained_for(source: LoadedCheckpoint, head: str | None) -> str:
+    if source.model.lm_head is not None and head is None:
+        return "masked-lm"
+    if not source.checkpoint.heads:
+        return "encoder"
+    if not isinstance(source.model.classification_heads[_head(source, head)], TokenHead):
+        return "sequence-classification"
+    return "question-answering" if source.checkpoint.task_name == "maelm_squad" else "token-classification"
+
+
+def _head(source: LoadedCheckpoint, name: str | None) -> str:
+    names = list(source.checkpoint.heads)
+    if name in names:
+        return str(name)
+    if name is not None:
+        raise ValueError(f"the checkpoint has no head {name!r} (it has: {', '.join(names) or 'none'})")
+    if not names:
+        raise ValueError(f"{source.checkpoint.path} has no fine-tuned head: export it as encoder or masked-lm")
+    if len(names) > 1:
+        raise ValueError(f"the checkpoint has several heads: choose one of {', '.join(names)} with --head")
+    return names[0]
+
+
+def _content(source: LoadedCheckpoint, form: str, architecture: str, head: str | None, labels: Path | None) -> Content:
+    if architecture in ("encoder", "masked-lm"):
+        if labels is not None:
+            raise ValueError(f"--labels names the outputs of a fine-tuned head, but {architecture} has none: omit it")
+        if head is not None:
+            raise ValueError(f"--head names a fine-tuned head, but {architecture} has none: give --architecture")
+        return Content(form, architecture)
+    name = _head(source, head)
+    scores_tokens = isinstance(source.model.classification_heads[name], TokenHead)
+    if scores_tokens != (architecture != "sequence-classification"):
+        kind = "tokens" if scores_tokens else "whole sequences"
+        raise ValueError(f"the head {name!r} scores {kind} and cannot be exported as {architecture}")
+    outputs = source.checkpoint.heads[name][0]
+    if architecture == "question-answering":
+        if outputs != len(_START_AND_END):
+            raise ValueError(f"an answer has a start and an end, but the head {name!r} has {outputs} outputs")
+        return Content(form, architecture, name, _START_AND_END)
+    return Content(form, architecture, name, _labels(source.data / _LABEL_FILES[architecture], outputs, labels))
+
+
+def _labels(usual: Path, outputs: int, given: Path | None) -> tuple[str, ...]:
+    path = given or usual
+    names = _read_labels(path) if given is not None or (outputs > 1 and usual.is_file()) else []
+    if given is None and not names:
+        if outputs > 1:
+            logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", usual)
+        return tuple(f"LABEL_{number}" for number in range(outputs))
+    if len(names) != outputs:
+        raise ValueError(f"{path} names {len(names)} labels, but the head has {outputs} outputs")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path} names a label twice")
+    return tuple(names)
+
+
+def _read_labels(path: Path) -> list[str]:
+    if path.suffix == ".json":
+        return [str(name) for name in read_json(path).get("tagging", {}).get("labels", [])]
+    if path.name == "dict.txt":
+        return class_names(Dictionary.load(str(path)))
+    return [name.strip() for _, name in numbered_lines(path, blank=False)]

@@ -1,0 +1,47 @@
+"""A checkpoint with its model and vocabulary, as export reads it and import checks its result."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary
+
+from fairseq_maelm.models.checkpoint_model import build_model
+from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
+from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
+from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A checkpoint, its model and its vocabulary."""
+
+    checkpoint: Checkpoint
+    model: MaelmModel  # on the CPU, in single precision and evaluation mode, with the checkpoint's heads
+    dictionary: Dictionary  # with ``<mask>``
+    data: Path  # folder of the labels and the manifest
+
+    @property
+    def options(self) -> Any:
+        """All options of the model."""
+        return self.checkpoint.config["model"]
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """The file of the sentencepiece model or imported tokenizer."""
+        return Path(find_tokenizer(str(self.checkpoint.path.parent), str(self.data)))
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer of the hub interface."""
+        return open_tokenizer(str(self.tokenizer_file), self.dictionary)
+
+
+def load_with_model(checkpoint: Path, vocabulary: Path | None = None, averaged: bool = False) -> LoadedCheckpoint:
+    """Read a checkpoint of pretraining or fine-tuning, by default with the vocabulary in its folder."""
+    data = vocabulary or checkpoint.parent
+    content = read_checkpoint(checkpoint, averaged=averaged)
+    dictionary = load_dictionary(str(find_dictionary([data, checkpoint.parent])))
+    return LoadedCheckpoint(content, build_model(content, dictionary), dictionary, data)

@@ -1,0 +1,151 @@
+"""Start fairseq's commands and ours without importing torch and fairseq each time.
+
+The imports take six seconds of a core, longer than fine-tuning on a small task may take. The standard library's fork
+server imports the libraries once. A run is forked from it in 0.05 s, as a separate process with its own arguments,
+environment, working folder, log and process group. Only imports are shared.
+
+A program that starts runs must have its main code behind ``if __name__ == "__main__"``, since the fork server imports
+it.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import importlib
+import logging
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+# Command -> its module and function.
+COMMANDS = {
+    "fairseq-train": ("fairseq_cli.train", "cli_main"),
+    "fairseq-validate": ("fairseq_cli.validate", "cli_main"),
+    "maelm": ("fairseq_maelm.cli", "main"),
+}
+
+
+def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> BaseProcess:
+    """Start a run, which ends when the returned process object or the calling program ends.
+
+    Args:
+        words: one of COMMANDS, "python" with a Python file, or any other program, which is started as usual.
+        environment: all environment variables.
+        log: file to which the output is appended; it is locked while the run lasts.
+        folder: working folder, by default the current one.
+    """
+    context = multiprocessing.get_context("forkserver")
+    # torch imports its compiler with the first optimizer.
+    context.set_forkserver_preload(["fairseq_cli.train", "fairseq_cli.validate", "torch._dynamo"])
+    # The server reads these while it imports. Waiting threads that spin halve the speed when other programs run. If the
+    # server looked for GPUs by CUDA instead of NVML, its forks could not use CUDA.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    process = context.Process(
+        target=_run, args=(list(words), dict(environment), str(log.resolve()), str(folder or Path.cwd()))
+    )
+    with _silence():
+        process.start()
+    # multiprocessing would wait for the runs when this program ends.
+    atexit.register(send_signal, process, signal.SIGKILL)
+    return process
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Discard what libraries write while the server imports them."""
+    sys.stdout.flush()
+    kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+    with open(os.devnull, "wb") as nowhere:
+        for descriptor in kept:
+            os.dup2(nowhere.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        for descriptor, saved in kept.items():
+            os.dup2(saved, descriptor)
+            os.close(saved)
+
+
+def send_signal(process: BaseProcess, number: int) -> None:
+    """Send a signal to a run that has not ended, and to all processes that it has started."""
+    if not process.is_alive():
+        return
+    assert process.pid is not None
+    with contextlib.suppress(ProcessLookupError):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:  # the new process has not made its group yet
+            os.kill(process.pid, number)
+
+
+def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -> None:
+    """Run the command in this new process."""
+    os.setsid()
+    _end_with_parent()
+    with open(log, "ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    name, *arguments = words
+    if os.path.basename(name) in COMMANDS:
+        sys.argv = words
+        _be_new()
+        module, function = COMMANDS[os.path.basename(name)]
+        sys.exit(getattr(importlib.import_module(module), function)())
+    if name in ("python", sys.executable) and arguments[:1] and arguments[0].endswith(".py"):
+        sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
+        _be_new()
+        # Importing fairseq's commands has set up logging.
+        logging.root.handlers.clear()
+        logging.root.setLevel(logging.WARNING)
+        runpy.run_path(os.path.abspath(arguments[0]), run_name="__main__")
+        return
+    status = subprocess.call(words)
+    if status < 0:
+        with contextlib.suppress(OSError):
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
+def _end_with_parent() -> None:
+    """Start a thread that kills the run when its caller ends; on Linux the system also kills it with the server."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _be_new() -> None:
+    """Restore the state of a new interpreter."""
+    import numpy
+    import torch
+
+    # Otherwise a fork server of the run starts the workers of a DataLoader, and imports torch again for each epoch.
+    multiprocessing.set_start_method(None, force=True)
+    # fairseq imports this package by its --user-dir, and refuses a package that is already imported.
+    for module in [name for name in sys.modules if name.partition(".")[0] == "fairseq_maelm"]:
+        del sys.modules[module]
+    numpy.random.seed()
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

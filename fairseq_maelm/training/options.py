@@ -1,0 +1,207 @@
+"""Functions that all training commands share: YAML recipes, options as words, and the machine."""
+
+import argparse
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from omegaconf import OmegaConf
+
+from fairseq_maelm.options import UsageError, number
+
+USER_DIR = Path(__file__).resolve().parents[1]
+
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {"precision": "bf16"},
+    "fp16": {"fp16": True, "fp16-init-scale": 4, "fp16-scale-window": 128},
+}
+
+
+class Machine(NamedTuple):
+    """The hardware and the precision of a run."""
+
+    gpus: int  # number of GPUs, 0 for the CPU
+    precision: str  # one of PRECISIONS
+    threads: int = 1  # of the CPU
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of fairseq-train."""
+        device = {"num-workers": 2} if self.gpus else {"cpu": True, "num-workers": 0}
+        return {"distributed-world-size": max(1, self.gpus), **device, **PRECISIONS[self.precision]}
+
+
+def add_machine_arguments(parser: Any, gpus: str = "those of the machine") -> None:
+    """Declare ``--gpus``, whose default is described by ``gpus``, ``--precision`` and ``--dry-run``."""
+    parser.add_argument(
+        "--gpus", type=number(int, 0), metavar="N", help=f"number of GPUs, 0 for the CPU (default: {gpus})"
+    )
+    add_precision(parser)
+    add_dry_run(parser, "write the command")
+
+
+def add_precision(parser: Any) -> None:
+    """Declare ``--precision``."""
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, help="precision of the computation (default: fp16 on GPUs, fp32 on CPUs)"
+    )
+
+
+def add_dry_run(parser: Any, shown: str) -> None:
+    """Declare ``--dry-run``."""
+    parser.add_argument("--dry-run", action="store_true", help=f"check everything and {shown}, without training")
+
+
+def count_gpus(asked: int | None, most: int | None = None, only_show: bool = False) -> int:
+    """Return the number of GPUs to use: ``asked``, or else all that torch finds, at most ``most``.
+
+    A command that is only shown may be for another machine if this one has no GPU.
+
+    Raises:
+        UsageError: this machine has fewer GPUs, and torchrun or SLURM does not add other machines.
+    """
+    import torch  # takes seconds
+
+    visible = torch.cuda.device_count()  # respects CUDA_VISIBLE_DEVICES
+    if asked is None:
+        return visible if most is None else min(most, visible)
+    elsewhere = {"WORLD_SIZE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"} & os.environ.keys()
+    if asked > visible and not elsewhere and (visible or not only_show):
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        reason = "" if shown is None else f" with CUDA_VISIBLE_DEVICES={shown}"
+        raise UsageError(f"--gpus {asked}, but torch finds {visible or 'no GPU'} here{reason}")
+    return asked
+
+
+def machine_of(gpus: int, precision: str | None, threads: int = 1) -> Machine:
+    """Return a machine, by default with fp16 on GPUs and fp32 without; raise a UsageError for fp16 without a GPU."""
+    if precision == "fp16" and not gpus:
+        raise UsageError("--precision fp16 needs a GPU: give --gpus, or use bf16 or fp32")
+    return Machine(gpus, precision or ("fp16" if gpus else "fp32"), threads)
+
+
+def spelled(value: Any) -> str:
+    """Return the text of a value for command lines, paths and tables."""
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    """Return options as words; True is a flag, False and None are left out."""
+    words = []
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        words += [f"--{name}"] if value is True else [f"--{name}", spelled(value)]
+    return words
+
+
+def fairseq_train(data: Any, save_dir: Path, options: Mapping[str, Any]) -> list[str]:
+    """Return a command of fairseq-train; the same command resumes."""
+    return [
+        *("fairseq-train", str(data), "--user-dir", str(USER_DIR), "--save-dir", str(save_dir)),
+        *words_of(options),
+    ]
+
+
+def number_if_it_is_one(value: Any) -> Any:
+    """Convert text to a number if it is one; YAML reads 2e-5 as text, but 2.0e-5 as a number."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def recipe_type(own: Path) -> Callable[[str], Path]:
+    """Return a converter of option values to recipes: a file, or a name in the folder ``own``."""
+
+    def convert(text: str) -> Path:
+        try:
+            _recipe_file(Path(text), own)
+        except FileNotFoundError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return Path(text)
+
+    return convert
+
+
+def _recipe_file(path: Path, own: Path) -> Path:
+    file = path if path.is_file() else own / f"{path}.yaml"
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no recipe {path}: give a file, or one of {', '.join(names_in(own))}")
+    return file
+
+
+def load_yaml(path: Path, own: Path) -> dict[str, Any]:
+    """Read a recipe, merged with the recipes in its ``defaults``.
+
+    Args:
+        path: a file, or a name in ``own``.
+        own: the folder of the package's recipes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a mapping of names to values.
+    """
+    file = _recipe_file(path, own)
+    try:
+        content = dict(mapping_of(yaml.safe_load(file.read_text(encoding="utf-8")), "its content"))
+        names = content.pop("defaults", [])
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError("defaults must be a list of recipe names")
+        neighbors = [(file.parent / f"{name}.yaml", Path(name)) for name in names]
+        bases = [load_yaml(near if near.is_file() and near != file else name, own) for near, name in neighbors]
+        merged: Any = OmegaConf.to_container(OmegaConf.merge(*bases, content)) if bases else content
+        return merged
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"the recipe {path}: {error}") from error
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of the recipes in a folder, without bases of other recipes, which begin with an underscore."""
+    return sorted(path.stem for path in folder.glob("[!_]*.yaml"))
+
+
+def mapping_of(value: Any, what: str) -> Mapping[str, Any]:
+    """Return a value if it maps names to values; otherwise raise a ValueError whose message begins with ``what``."""
+    if not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
+        raise ValueError(f"{what} must be a mapping of names to values")
+    return value
+
+
+def configuration_of(words: Sequence[str]) -> Any:
+    """Return fairseq-train's configuration for options; raise a ValueError for wrong ones."""
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf  # takes seconds
+
+    # Warnings about fairseq's use of Hydra, which users cannot change.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return convert_namespace_to_omegaconf(parse_training(words))
+
+
+def parse_training(words: Sequence[str]) -> argparse.Namespace:
+    """Parse options with fairseq-train's own parser; raise a ValueError for wrong ones."""
+    from fairseq import options  # takes seconds
+
+    from fairseq_maelm.registration import register
+
+    reference = next((word for word in words if "${" in word), None)
+    if reference is not None:
+        raise ValueError(f"fairseq-train would replace ${{...}} in {reference}: give folders and files other names")
+    # fairseq does not import a --user-dir again, which is imported here already.
+    register()
+    messages = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(messages):
+            return options.parse_args_and_arch(options.get_training_parser(), list(words))
+    except SystemExit as error:
+        lines = [line for line in messages.getvalue().splitlines() if "error: " in line] or ["error: wrong options"]
+        raise ValueError(f"fairseq-train does not accept the options: {lines[-1].partition('error: ')[2]}") from error

@@ -1,0 +1,177 @@
+"""What a training shows: its progress on the screen, and fairseq's whole log in a file of the save folder.
+
+In a terminal, one line with a bar is kept up to date; a file gets a line each minute. Each validation, warnings, and
+what the package says about stopping and resuming are lines too.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from fairseq_maelm.training.progress import bar, metrics_of, training_state
+
+LOG_FILE = "training.log"
+# The environment variable by which the processes of several GPUs, new interpreters, get the log's path and the limits.
+_FOR_RANKS = "MAELM_TRAINING_SCREEN"
+
+FORMAT = logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s", "%Y-%m-%d %H:%M:%S")
+_SHORT = logging.Formatter("%(asctime)s | %(message)s", "%H:%M:%S")
+# Loggers whose messages are shown, and beginnings of messages of others.
+_SHOWN = ("fairseq_maelm.fairseq_fixes", "fairseq_maelm.commands.training_run", "fairseq_maelm.adaptation")
+_SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ")
+# What fairseq logs of a validation besides metrics.
+_NO_METRICS = {"epoch", "bsz", "wpb", "wps", "ups", "wall", "train_wall", "num_updates", "padding"}
+# fairseq's message after all checks and before the first update.
+_BEGIN = "begin training epoch"
+_SECONDS_IN_TERMINAL, _SECONDS_IN_FILE = 1.0, 60.0
+
+
+class Screen(logging.Handler):
+    """A handler that shows the progress of this process's training on standard error.
+
+    Args:
+        limits: "max_update" and "max_epoch" of the training.
+    """
+
+    def __init__(self, limits: Mapping[str, float]) -> None:
+        super().__init__()
+        self.setFormatter(_SHORT)
+        self._limits, self._last = limits, dict[str, float]()
+        self._first: tuple[int, float] | None = None  # updates and time at the first look
+        self._ended = threading.Event()
+        self._is_terminal = sys.stderr.isatty()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a record if it is for people, and remember the loss."""
+        text = record.getMessage()
+        metrics = metrics_of(text) if record.levelno == logging.INFO else None
+        if metrics is None:
+            told = record.name.startswith(_SHOWN) or text.startswith(_SHOWN_TEXTS)
+            if told or (record.levelno >= logging.WARNING and record.name != "py.warnings"):
+                self._write(self.format(record))
+        elif record.name == "train_inner":
+            self._last = metrics
+        elif record.name != "train":
+            self._write(_short(f"{record.name} after {_validation(record.name, metrics)}"))
+
+    def close(self) -> None:
+        """Stop showing progress."""
+        self._ended.set()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write("\r\x1b[K" if self._is_terminal else "")
+        super().close()
+
+    def line(self, updates: int, now: float) -> str | None:
+        """Return the progress after so many updates, at a time in seconds; None before the first update."""
+        if self._first is None:
+            self._first = updates, now
+        first, begun = self._first
+        if updates <= first:
+            return None
+        speed = (updates - first) / (now - begun)
+        state = training_state({**self._last, "num_updates": updates, "ups": speed}, self._limits)
+        return f"{bar(state.share)} {state}" if self._is_terminal else _short(str(state))
+
+    def _watch(self) -> None:
+        from fairseq_maelm.fairseq_fixes.stopping import running_trainer  # imports fairseq
+
+        wait = _SECONDS_IN_TERMINAL
+        while not self._ended.wait(wait):
+            trainer = running_trainer()
+            # Only the first rank logs information.
+            if trainer is None or logging.root.level > logging.INFO:
+                continue
+            line = self.line(trainer.get_num_updates(), time.monotonic())
+            if line is not None and self._is_terminal:
+                self._write(line[: shutil.get_terminal_size().columns - 1], end="")
+            elif line is not None:
+                self._write(line)
+                wait = _SECONDS_IN_FILE
+
+    def _write(self, line: str, end: str = "\n") -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"\r\x1b[K{line}{end}" if self._is_terminal else f"{line}{end}")
+            sys.stderr.flush()
+
+
+class LogFile(logging.FileHandler):
+    """A handler that writes all records to a file from the first update on; a run that is refused leaves none."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", delay=True)
+        self.setFormatter(FORMAT)
+        self._kept: list[logging.LogRecord] | None = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record and those before it, or keep it until the first update."""
+        with contextlib.suppress(OSError):
+            if self._kept is None:
+                super().emit(record)
+                return
+            text = record.getMessage()
+            self._kept.append(logging.makeLogRecord({**vars(record), "msg": text, "args": None}))
+            if text.startswith(_BEGIN):
+                kept, self._kept = self._kept, None
+                for each in kept:
+                    super().emit(each)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Write no more; a full disk is reported where checkpoints are written."""
+        self.setLevel(logging.CRITICAL + 1)
+
+
+def _short(text: str) -> str:
+    return _SHORT.format(logging.makeLogRecord({"msg": text}))
+
+
+def _validation(subset: str, numbers: Mapping[str, float]) -> str:
+    """Describe a validation: its number of updates and its metrics."""
+    named = {name.removeprefix(f"{subset}_"): value for name, value in numbers.items()}
+    metrics = ", ".join(f"{name} {value:g}" for name, value in named.items() if name not in _NO_METRICS)
+    return f"{named.get('num_updates', 0):,.0f} updates: {metrics}"
+
+
+@contextlib.contextmanager
+def shown(folder: Path, limits: Mapping[str, float]) -> Iterator[None]:
+    """Show the training of the block, and of processes that it starts, and write its log into its save folder."""
+    root = logging.root
+    before, level = root.handlers[:], root.level
+    os.environ[_FOR_RANKS] = json.dumps([os.path.abspath(folder / LOG_FILE), dict(limits)])
+    logging.captureWarnings(True)
+    handlers = show_in_rank()
+    try:
+        yield
+    finally:
+        del os.environ[_FOR_RANKS]
+        logging.captureWarnings(False)
+        root.handlers[:] = before
+        root.setLevel(level)
+        for handler in handlers:
+            handler.close()
+
+
+def show_in_rank() -> list[logging.Handler]:
+    """Replace the handlers of this process's log if its training is ``shown``; return the new ones."""
+    settings = os.environ.get(_FOR_RANKS)
+    if settings is None:
+        return []
+    log, limits = json.loads(settings)
+    handlers: list[logging.Handler] = [Screen(limits), LogFile(Path(log))]
+    if not is_first_rank():
+        handlers.pop().close()
+        handlers[0].setLevel(logging.WARNING)
+    logging.root.handlers[:] = handlers  # fairseq has set the level of this rank
+    return handlers
+
+
+def is_first_rank() -> bool:
+    """Return whether this process is the first of torchrun or SLURM, each of which runs the same command."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"

@@ -1,0 +1,98 @@
+"""What ``maelm pretrain`` and ``maelm finetune`` do with a folder that holds a run already."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end.small import LAST, contents, results
+from end_to_end.toy import run, toy_data
+
+import fairseq_maelm
+from fairseq_maelm.commands.training_run import after_interrupt, different_settings
+
+__all__ = ["toy_data"]
+
+
+def pretrain(data: Path, folder: Path, *more: Any, lr: float = 1e-3, updates: int = 3, check: bool = True) -> str:
+    """Pretrain for a few updates by the recipe tiny."""
+    sizes = ["--set", "batch-sequences=4", "sequence-length=64", "sequences-per-gpu=4", f"lr={lr}"]
+    limit = ["--", "--max-update", updates, "--disable-validation"]
+    return run(
+        ["maelm", "pretrain", data, "--output", folder, "--recipe", "tiny", "--gpus", 0, *more, *sizes, *limit],
+        check=check,
+    )
+
+
+def test_a_used_folder_is_continued_refused_or_renamed(
+    toy_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    # By the function for notebooks, whose run the command then finds complete.
+    changes = {"batch-sequences": 4, "sequence-length": 64, "sequences-per-gpu": 4, "lr": 1e-3}
+    limit = {"max_update": 3, "disable_validation": True}
+    made = fairseq_maelm.pretrain(toy_data, folder, recipe="tiny", gpus=0, set=changes, fairseq_options=limit)
+    assert made == folder
+    assert f"fairseq-train {toy_data} --user-dir " in capsys.readouterr().out, "the command is shown"
+    before = contents(folder)
+    assert "this run is complete after 3 updates (--max-update 3), so nothing is changed" in pretrain(toy_data, folder)
+    # The option is left out the second time, and its value is then None.
+    pretrain(toy_data, tmp_path / "falling", "--set", "mask-prob-end=0.1")
+    refused = pretrain(toy_data, tmp_path / "falling", check=False).splitlines()[-1]
+    assert "holds a run with other settings (mask-prob-end 0.1 (now None))" in refused
+    refused = pretrain(toy_data, folder, lr=2e-3, check=False).splitlines()[-1]
+    assert refused.startswith(f"maelm pretrain: error: {folder} holds a run with other settings (lr 0.001 (now 0.002))")
+    assert "or give --replace to rename this one" in refused and contents(folder) == before
+    # Its limit may change.
+    pretrain(toy_data, folder, updates=5)
+    assert results(folder / LAST)["updates"] == 5
+    pretrain(toy_data, folder, "--replace", lr=2e-3)
+    assert results(folder / LAST)["updates"] == 3
+    assert results(tmp_path / "run.old-1" / LAST)["updates"] == 5
+
+
+def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
+    """Return sections of fairseq's configuration; ``changes`` are options, whatever their section."""
+    sections: dict[str, dict[str, Any]] = {
+        "task": {"_name": "maelm", "data": "data", "mask_prob_end": 0.1, "texts": 1, "given": {"texts": None}},
+        "model": {"_name": "maelm", "decoder_layers": 2, "attention": "auto"},
+        "optimizer": {"_name": "fused_adamw", "lr": [0.001]},
+        "optimization": {"lr": [0.001], "update_freq": [4], "max_update": 100},
+        "dataset": {"batch_size": None, "max_tokens": 1024},
+        "distributed_training": {"distributed_world_size": 1},
+    }
+    return {
+        name: {option: changes.get(option, value) for option, value in section.items()}
+        for name, section in sections.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"distributed_world_size": 2, "update_freq": [2]}, []),
+        ({"max_update": 200, "attention": "plain"}, []),
+        ({"texts": None, "given": {}}, []),
+        ({"mask_prob_end": None}, ["mask-prob-end 0.1 (now None)"]),
+        ({"decoder_layers": 3}, ["decoder-layers 2 (now 3)"]),
+        ({"lr": [5e-4]}, ["lr 0.001 (now 0.0005)"]),
+        ({"distributed_world_size": 2}, ["batch of tokens 4096 (now 8192)"]),
+    ],
+)
+def test_what_differs_is_what_decides_the_result(changes: dict[str, Any], expected: list[str]) -> None:
+    assert different_settings(configuration(), configuration(**changes)) == expected
+
+
+def test_data_may_move_but_not_change(tmp_path: Path) -> None:
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    assert different_settings(configuration(data=old), configuration(data=new)) == []
+    (tmp_path / "old").mkdir()
+    assert different_settings(configuration(data=old), configuration(data=new)) == [f"data {old} (now {new})"]
+
+
+def test_after_ctrl_c_it_is_said_what_the_same_command_does(tmp_path: Path) -> None:
+    args = argparse.Namespace(output=tmp_path)
+    assert after_interrupt(args) == "no checkpoint has been saved, so the same command starts again"
+    (tmp_path / LAST).touch()
+    assert after_interrupt(args) == f"the same command resumes from the last checkpoint in {tmp_path}"

@@ -1,0 +1,71 @@
+"""The files copied into a save folder; tests/end_to_end/test_setup_files.py shows that they are sufficient."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fairseq.tasks.sentence_prediction import SentencePredictionTask
+
+from fairseq_maelm.fairseq_fixes.setup_files import read_setup_files, write_setup_files
+from fairseq_maelm.finetuning.sentences.task import SentencesTask
+from fairseq_maelm.finetuning.tagging.task import TaggingTask
+from fairseq_maelm.tasks.maelm import MaelmTask
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_txt", ".txt").replace("_json", ".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+
+
+def task_of(kind: type, data: str) -> Any:
+    task = kind.__new__(kind)
+    task.cfg = SimpleNamespace(data=data)
+    return task
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "kept"),
+    [
+        (MaelmTask, {"dict_txt": "a 1", "tokenizer_json": "{}", "manifest_json": "{}"}, ["dict.txt", "tokenizer.json"]),
+        (TaggingTask, {"dict_txt": "a 1", "manifest_json": "{}"}, ["dict.txt", "manifest.json"]),
+        (
+            SentencesTask,
+            {"input0__dict_txt": "a 1", "input1__dict_txt": "a 1", "label__dict_txt": "x 1", "index__valid_txt": "0"},
+            ["input0/dict.txt", "label/dict.txt"],
+        ),
+        (
+            SentencePredictionTask,
+            {"input0__dict_txt": "a 1", "input1__dict_txt": "a 1", "label__dict_txt": "x 1", "index__valid_txt": "0"},
+            ["input0/dict.txt", "label/dict.txt"],
+        ),
+    ],
+)
+def test_files_of_the_tasks(kind: type, files: dict[str, str], kept: list[str], tmp_path: Path) -> None:
+    data, folder = write(tmp_path / "data", **files), tmp_path / "saved"
+    folder.mkdir()
+    task = task_of(kind, f"{data}:{tmp_path / 'another shard'}")
+    for _ in range(2):  # The second time nothing is missing.
+        write_setup_files(read_setup_files(task, folder))
+        assert sorted(contents(folder)) == kept
+        assert contents(folder).items() <= contents(data).items()
+    assert read_setup_files(task_of(kind, str(folder)), folder) == {}
+    (data / kept[0]).write_text("b 1")
+    (folder / kept[1]).unlink()
+    with pytest.raises(ValueError, match=rf"^{folder / kept[0]} differs from {data / kept[0]}: .*--save-dir"):
+        read_setup_files(task, folder)
+    assert contents(folder) == {kept[0]: "a 1"}, "nothing is overwritten, and nothing added"
+
+
+def test_other_tasks_keep_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "data", dict_txt="a 1")
+    task = SimpleNamespace(cfg=SimpleNamespace(data=str(tmp_path / "data")))
+    assert read_setup_files(task, tmp_path / "new") == {}

@@ -1,0 +1,110 @@
+"""Fine-tuning commands: their options from recipe, checkpoint and data."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fairseq.data import Dictionary
+
+from fairseq_maelm.commands.finetune import default_recipe
+from fairseq_maelm.finetuning.encoder_options import Encoder
+from fairseq_maelm.finetuning.recipe import read_recipe
+from fairseq_maelm.finetuning.train_command import run_options, train_words
+from fairseq_maelm.training.options import Machine
+
+
+def encoder(positions: int = 512) -> Encoder:
+    """An encoder of which only the positions matter."""
+    return Encoder({"arch": "maelm_tiny", "max-positions": positions}, {"init-std": 0.02})
+
+
+def options(name: str, positions: int = 512, **setting: Any) -> dict[str, Any]:
+    """Options of a run of 10 updates per epoch."""
+    recipe = read_recipe(Path(name))
+    return run_options(recipe, encoder(positions), {**recipe.setting, **setting}, 10)
+
+
+def sentences(folder: Path, *labels: str) -> Path:
+    """A folder of sentences with classes, or with numbers if there are no classes."""
+    (folder / "input0").mkdir(parents=True)
+    (folder / "label").mkdir()
+    (folder / "input0" / "train.idx").touch()
+    dictionary = Dictionary()
+    for label in labels:
+        dictionary.add_symbol(label)
+    if labels:
+        dictionary.save(str(folder / "label" / "dict.txt"))
+    return folder
+
+
+def test_schedule_and_table_4() -> None:
+    found = options("sentences", lr=1e-5, epochs=5)
+    expected = {
+        "lr": 1e-5, "batch-size": 32, "max-epoch": 5, "max-update": 50, "total-num-update": 50, "warmup-updates": 3,
+        "optimizer": "fused_adamw", "adam-betas": "(0.9, 0.98)", "adam-eps": "1e-6", "weight-decay": 0.01,
+        "clip-norm": 0, "dropout": 0.1, "attention-dropout": 0.1, "lr-scheduler": "polynomial_decay",
+        "best-checkpoint-metric": "accuracy", "maximize-best-checkpoint-metric": True, "arch": "maelm",
+        "task": "maelm_sentences", "criterion": "maelm_sentences",
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    assert not {"init-std", "epochs", "max-positions"} & found.keys()
+    assert options("sentences_regression")["best-checkpoint-metric"] == "pearson"
+
+
+def test_sizes_are_named_where_they_are_not_taken_over() -> None:
+    recipe = read_recipe(Path("RTE"))
+    found = run_options(recipe, encoder(), recipe.setting, 10, {**encoder().options, **encoder().drawn})
+    assert (found["arch"], found["max-positions"], found["init-std"]) == ("maelm_tiny", 512, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "positions", "expected"),
+    [
+        ("RTE", 128, {"tokens-per-sample": 128}),
+        ("tagging", 512, {"tokens-per-sample": 512, "window-overlap": 64}),
+        ("tagging", 96, {"tokens-per-sample": 96, "window-overlap": 24}),
+        ("squad", 512, {"max-length": 512, "doc-stride": 128, "max-question-length": 64}),
+        ("squad2", 128, {"max-length": 128, "doc-stride": 32, "max-question-length": 32}),
+    ],
+)
+def test_lengths_fit_the_encoder(name: str, positions: int, expected: dict[str, int]) -> None:
+    found = options(name, positions)
+    assert {option: found[option] for option in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (Machine(0, "fp32"), "--distributed-world-size 1 --cpu --num-workers 0"),
+        (Machine(0, "bf16"), "--distributed-world-size 1 --cpu --num-workers 0 --precision bf16"),
+        (
+            Machine(4, "fp16"),
+            "--distributed-world-size 4 --num-workers 2 --fp16 --fp16-init-scale 4 --fp16-scale-window 128",
+        ),
+    ],
+)
+def test_the_machine(machine: Machine, expected: str) -> None:
+    words = train_words({"lr": 1e-3, "no-save": False}, Path("task"), Path("run"), machine)
+    assert shlex.join(words).endswith(f" --save-dir run --log-format json --no-epoch-checkpoints --lr 0.001 {expected}")
+    assert words[:2] == ["fairseq-train", "task"] and "--no-save" not in words
+
+
+def test_the_recipe_is_that_of_the_data(tmp_path: Path) -> None:
+    assert default_recipe(sentences(tmp_path / "classes", "a", "b")) == "sentences"
+    assert default_recipe(sentences(tmp_path / "numbers")) == "sentences_regression"
+    glue = sentences(tmp_path / "glue", "a", "b")
+    (glue / "manifest.json").write_text('{"task": "RTE"}')
+    assert default_recipe(glue) == "RTE"
+    for name, content in (
+        ("tagging", {"kind": "tagging", "tagging": {"scheme": "plain"}}),
+        ("tagging_entities", {"kind": "tagging", "tagging": {"scheme": "iob2"}}),
+        ("squad", {"kind": "squad", "splits": {"valid": {"version": "1.1"}}}),
+        ("squad2", {"kind": "squad", "splits": {"valid": {"version": "2.0"}}}),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(json.dumps(content))
+        assert default_recipe(tmp_path / name) == name
+    with pytest.raises(FileNotFoundError, match="no is not a prepared task: make one with `maelm prepare sentences`"):
+        default_recipe(tmp_path / "no")

@@ -1,0 +1,263 @@
+"""A folder of --complete is a checkpoint: it has the rounded weights, is opened by path and by name, and trains on."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from fairseq_maelm import MaelmModel, cli
+from fairseq_maelm.checkpoints import locate
+from fairseq_maelm.checkpoints.folder import read_sums, write_sums
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, find_checkpoint
+from fairseq_maelm.checkpoints.plain_data import CheckpointError
+from fairseq_maelm.files.atomic import read_json, sha256_of
+from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.options import vocabulary_folder
+from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint, write_complete
+
+transformers = pytest.importorskip("transformers")
+
+NAME = "stand-in"
+TEXT = "The <mask> is old."
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_vocabulary(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def shipped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of encoders like that of the package, with one encoder."""
+    folder = tmp_path_factory.mktemp("package") / "pretrained"
+    folder.mkdir()
+    write_complete(folder / NAME, data)
+    return folder
+
+
+@pytest.fixture
+def package(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the encoder that seems to come with the package; the working folder is another, empty one."""
+    monkeypatch.setattr(locate, "_PRETRAINED", shipped)
+    monkeypatch.chdir(tmp_path)
+    return shipped / NAME
+
+
+@pytest.fixture
+def copied(shipped: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(shipped / NAME, tmp_path / "copy"))
+
+
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "modern": ("modernbert", "float16", MODERN),
+    "modern, exact": ("modernbert", "float32", MODERN),
+    "modern without decoder": (
+        "modernbert",
+        "float16",
+        {**MODERN, "decoder_layers": 0, "task": {"masked_input": "kept"}},
+    ),
+    "cross-attention": ("modernbert", "float16", {**MODERN, "decoder_attention": "self_cross"}),
+    "mpnet": ("mpnet", "float16", {"relative_num_buckets": 32, "relative_max_distance": 128}),
+    "roberta": ("roberta", "float16", {"relative_buckets": "none"}),
+    "maelm": ("maelm", "float32", {"share_decoder_positions": True}),
+    "classes": (
+        "modernbert",
+        "float16",
+        {**MODERN, "task": {"_name": "sentence_prediction"}, "heads": ("sentence_classification_head",)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_import_restores_the_rounded_checkpoint(data: Path, tmp_path: Path, case: str) -> None:
+    form, dtype, options = CASES[case]
+    before = torch.load(write_complete(tmp_path / "folder", data, form, dtype, **options), weights_only=True)
+    imported = import_model(tmp_path / "folder", tmp_path / "imported")
+    after = torch.load(tmp_path / "imported" / "checkpoint_best.pt", weights_only=True)
+    assert after["model"].keys() == before["model"].keys()
+    for name, weight in before["model"].items():
+        kept = weight.half().float() if dtype == "float16" and weight.is_floating_point() else weight
+        assert torch.equal(after["model"][name], kept) and after["model"][name].dtype == kept.dtype, name
+    model, task = (after["cfg"][section] for section in ("model", "task"))
+    assert {name: model[name] for name in before["cfg"]["model"]} == before["cfg"]["model"]
+    # A task of fairseq's own does not have the options of ours, which stay behind.
+    assert task.items() <= {**before["cfg"]["task"], "data": "."}.items()
+    assert len(task) == len(before["cfg"]["task"]) or task["_name"] == "sentence_prediction"
+    assert after["optimizer_history"][-1]["num_updates"] == 30 and after["extra_state"]["val_loss"] == 4.25
+    for name in ("dict.txt", "sentencepiece.bpe.model"):
+        assert (tmp_path / "imported" / name).read_bytes() == (data / name).read_bytes()
+    words = imported.model_options
+    assert ("--share-decoder-positions" in words) == (case == "maelm") and "False" not in words
+    assert ("--decoder-attention" in words) == (case == "cross-attention")
+
+
+def test_stock_transformers_opens_the_encoder(shipped: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, report = transformers.AutoModel.from_pretrained(shipped / NAME, output_loading_info=True)
+    assert type(model).__name__ == "ModernBertModel" and model.dtype == torch.float32
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert not any(word in capfd.readouterr().err.lower() for word in ("warning", "unexpected", "not used", "missing"))
+
+
+def test_nothing_private_is_in_the_folder(data: Path, shipped: Path) -> None:
+    for path in (shipped / NAME).rglob("*"):
+        assert str(data).encode() not in path.read_bytes(), path.name
+
+
+def test_the_sums_are_those_of_all_files(shipped: Path) -> None:
+    files = {path.name for path in (shipped / NAME).iterdir()} - {"SHA256SUMS"}
+    assert read_sums(shipped / NAME) == {name: sha256_of(shipped / NAME / name) for name in files}
+    assert {"README.md", "tokenizer.json", "decoder_and_heads.safetensors"} < files
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("model.safetensors", "decoder_and_heads.safetensors", "checkpoint.json", "config.json", "dict.txt"),
+        *("sentencepiece.bpe.model", "tokenizer.json"),
+    ],
+)
+def test_one_changed_byte_is_one_clear_error(copied: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    content = bytearray((copied / name).read_bytes())
+    content[-2] ^= 1
+    (copied / name).write_bytes(content)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["fill", "--checkpoint", str(copied), TEXT, "--device", "cpu"])
+    reason = f"{name} is damaged or was changed: its checksum is not that in SHA256SUMS"
+    assert str(stopped.value).endswith(f"{copied / CHECKPOINT_FILE} cannot be read as a checkpoint: {reason}")
+
+
+def test_missing_files_are_found(copied: Path) -> None:
+    (copied / "decoder_and_heads.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"cannot be read as a checkpoint: .*decoder_and_heads"):
+        read_checkpoint(copied / CHECKPOINT_FILE)
+
+
+def test_weights_of_another_folder_are_refused(data: Path, copied: Path, tmp_path: Path) -> None:
+    write_complete(tmp_path / "other", data, **MODERN, scale=0.2)
+    shutil.copy(tmp_path / "other" / "model.safetensors", copied)
+    write_sums(copied)
+    with pytest.raises(CheckpointError, match=r"the weights are not those of this checkpoint\.json"):
+        read_checkpoint(copied / CHECKPOINT_FILE)
+
+
+def test_the_card_may_be_edited(copied: Path) -> None:
+    (copied / "README.md").write_text("# Mine\n", encoding="utf-8")
+    assert read_checkpoint(copied / CHECKPOINT_FILE).predicts_masked_tokens
+
+
+@pytest.mark.parametrize("change", [{"encoder_layers": 10**9}, {"encoder_layers": "2"}, {"rotary_base": 99}])
+def test_other_options_are_refused(copied: Path, change: dict[str, Any]) -> None:
+    content = read_json(copied / CHECKPOINT_FILE)
+    content["cfg"]["model"].update(change)
+    (copied / CHECKPOINT_FILE).write_text(json.dumps(content), encoding="utf-8")
+    write_sums(copied)
+    with pytest.raises(ValueError, match=r"cannot be read as a checkpoint|trained with --rotary-bas"):
+        MaelmModel.from_pretrained(str(copied))
+
+
+def test_fairseq_loads_the_same_as_from_its_own_file(shipped: Path, tmp_path: Path) -> None:
+    import_model(shipped / NAME, tmp_path / "imported")
+    found, expected = (
+        checkpoint_utils.load_checkpoint_to_cpu(str(path), {"dropout": 0.5})
+        for path in (shipped / NAME / CHECKPOINT_FILE, tmp_path / "imported" / "checkpoint_best.pt")
+    )
+    assert found["cfg"] == expected["cfg"] and found["cfg"].model.dropout == 0.5
+    assert all(torch.equal(found["model"][name], weight) for name, weight in expected["model"].items())
+    rest = [
+        {name: value for name, value in state.items() if name not in ("cfg", "model")} for state in (found, expected)
+    ]
+    assert rest[0] == rest[1]
+
+
+def test_fairseq_resolves_no_references(copied: Path) -> None:
+    content = read_json(copied / CHECKPOINT_FILE)
+    content["cfg"]["task"]["data"] = "${oc.env:HOME}"
+    (copied / CHECKPOINT_FILE).write_text(json.dumps(content), encoding="utf-8")
+    write_sums(copied)
+    with pytest.raises(CheckpointError, match="references are not resolved"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(copied / CHECKPOINT_FILE))
+
+
+def test_an_encoder_is_found_by_its_name(package: Path) -> None:
+    assert find_checkpoint(Path(NAME)) == package / CHECKPOINT_FILE
+    assert vocabulary_folder(NAME) == package
+    by_name, by_path = (MaelmModel.from_pretrained(name).fill_mask(TEXT) for name in (NAME, str(package)))
+    assert by_name == by_path
+
+
+def test_import_knows_the_name(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["import", NAME, "--output", "imported"])
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "imported/checkpoint_best.pt"
+    assert shown[2].startswith("continued pretraining: --task maelm --masked-input dropped ")
+    assert read_json(tmp_path / "imported" / "import.json")["source"] == NAME
+    assert MaelmModel.from_pretrained("imported").fill_mask(TEXT) == MaelmModel.from_pretrained(NAME).fill_mask(TEXT)
+
+
+def test_what_is_here_wins(data: Path, package: Path, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / NAME / "checkpoint_last.pt", data)
+    shutil.copy(data / "dict.txt", tmp_path / NAME)
+    local = Path(NAME) / "checkpoint_last.pt"
+    assert find_checkpoint(Path(NAME)) == local and vocabulary_folder(NAME) == Path(NAME)
+    shutil.move(tmp_path / local, tmp_path / "file")
+    shutil.rmtree(tmp_path / NAME)
+    shutil.move(tmp_path / "file", tmp_path / NAME)
+    assert find_checkpoint(Path(NAME)) == Path(NAME)
+
+
+def test_another_name_is_one_error_with_the_names(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = f"there is no checkpoint nobody: give a file, a folder, or one of {NAME}"
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["fill", "--checkpoint", "nobody", TEXT])
+    assert stopped.value.code == 2 and expected in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match=expected):
+        MaelmModel.from_pretrained("nobody")
+    with pytest.raises(
+        SystemExit, match=f"no folder or checkpoint nobody: .* a checkpoint file, {NAME}, or --download"
+    ):
+        cli.main(["import", "nobody", "--output", "imported"])
+
+
+@pytest.mark.parametrize("command", ["fill", "score", "probe", "analyze", "export"])
+def test_commands_open_it_by_its_name(package: Path, tmp_path: Path, command: str) -> None:
+    (tmp_path / "text.txt").write_text("The dog is old.\nA cat was here, and it was old too.\n" * 20, encoding="utf-8")
+    words = {
+        "fill": [TEXT, "--checkpoint", NAME],
+        "score": ["text.txt", "--checkpoint", NAME, "--output", "out"],
+        "probe": ["--checkpoint", f"a={NAME}", "--text", "text.txt", "--output", "out"],
+        "analyze": ["--checkpoint", f"a={NAME}", "--text", "text.txt", "--output", "out"],
+        "export": ["--checkpoint", NAME, "--output", "out", "--format", "fairseq"],
+    }[command]
+    cli.main([command, *words, *([] if command == "export" else ["--device", "cpu"])])
+    assert command == "fill" or any((tmp_path / "out").iterdir())
+
+
+def test_an_export_of_it_equals_it(package: Path, tmp_path: Path) -> None:
+    settings = ExportSettings("modernbert", dtype="float16", complete=True)
+    export(package / CHECKPOINT_FILE, None, tmp_path / "again", settings)
+    for name in ("model.safetensors", "decoder_and_heads.safetensors", "checkpoint.json", "config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (package / name).read_bytes(), name
+
+
+def test_numbers_beyond_half_precision_are_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"numbers beyond 65,504: omit --dtype float16"):
+        write_complete(tmp_path / "folder", data, **MODERN, scale=1e5)
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"format": "fairseq", "complete": True}, "--dtype are for folders for transformers, not fairseq"),
+        ({"format": "modernbert", "complete": True, "architecture": "masked-lm"}, "omit --architecture"),
+    ],
+)
+def test_options_that_exclude_each_other(settings: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        ExportSettings(**settings)

@@ -1,0 +1,119 @@
+"""Options: their limits, their defaults in the help, and options made from settings classes."""
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_maelm.options import (
+    CommandParser,
+    UsageError,
+    add_settings,
+    check_limits,
+    device_name,
+    new_file,
+    number,
+    option,
+    settings_of,
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    inputs: tuple[Path, ...] = option(help="what is read", positional=True)
+    output: Path = option(help="new folder")
+    share: float = option(0.5, help="share of the rows", minimum=0, maximum=1)
+    count: int | None = option(None, help="number of rows", minimum=1, group="rows")
+    form: str = option("a", help="layout", choices=("a", "b"))
+    is_quick: bool = option(False, help="skip the checks")
+    internal: int = 3
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        if self.count is not None and self.is_quick:
+            raise ValueError("--count and --is-quick exclude each other")
+
+
+def parse(*words: str) -> Settings:
+    parser = CommandParser(prog="maelm test")
+    add_settings(parser, Settings)
+    return settings_of(Settings, parser.parse_args(words))
+
+
+def test_settings_become_options_and_come_back() -> None:
+    assert parse("x", "--output", "o") == Settings((Path("x"),), Path("o"))
+    words = ["x", "y", "--output", "o", "--share", "1", "--count", "2", "--form", "b"]
+    assert parse(*words) == Settings((Path("x"), Path("y")), Path("o"), 1.0, 2, "b")
+    assert parse("x", "--output", "o", "--is-quick").is_quick
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["x"], "the following arguments are required: --output"),
+        (["x", "--output", "o", "--share", "1.5"], "argument --share: must be between 0 and 1, not 1.5"),
+        (["x", "--output", "o", "--share", "nan"], "argument --share: must be between 0 and 1, not nan"),
+        (["x", "--output", "o", "--count", "0"], "argument --count: must be at least 1, not 0"),
+        (["x", "--output", "o", "--count", "2.5"], "argument --count: '2.5' is not an integer"),
+        (["x", "--output", "o", "--shar", "0.1"], "there is no option --shar; did you mean --share?"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(*words)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"maelm test: error: {message} (see maelm test --help)\n"
+
+
+def test_what_settings_refuse_is_a_wrong_value_too() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        parse("x", "--output", "o", "--count", "2", "--is-quick")
+    with pytest.raises(ValueError, match="--share must be between 0 and 1, not 2"):
+        Settings((), Path(), share=2)
+
+
+def test_the_help_states_defaults() -> None:
+    parser = CommandParser()
+    add_settings(parser, Settings)
+    text = " ".join(parser.format_help().split())
+    assert "share of the rows (default: 0.5)" in text
+    assert "number of rows (" not in text and "skip the checks (" not in text and "new folder (" not in text
+    assert "rows: --count N number of rows" in text
+
+
+def test_numbers_have_no_limits_unless_given() -> None:
+    assert number(float)("-1e9") == -1e9
+    with pytest.raises(argparse.ArgumentTypeError):
+        number(float)("nan")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "message"),
+    [
+        ("cuda", 0, "torch cannot find cuda; it finds no GPU: give cpu"),
+        ("cuda:2", 2, "torch cannot find cuda:2; it finds cuda:0 to cuda:1"),
+        ("cpu", 0, None),
+        ("cuda", 1, None),
+        ("cuda:1", 2, None),
+    ],
+)
+def test_gpus_are_counted(name: str, gpus: int, message: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    if message is None:
+        assert device_name(name) == name
+        return
+    with pytest.raises(argparse.ArgumentTypeError, match=message):
+        device_name(name)
+
+
+def test_an_output_needs_a_folder_that_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert new_file(str(tmp_path / "new" / "file")) == tmp_path / "new" / "file"
+    # The tests may run as root, who may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(argparse.ArgumentTypeError, match=f"{tmp_path} does not permit you to write, so"):
+        new_file(str(tmp_path / "new" / "file"))

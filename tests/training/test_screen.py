@@ -1,0 +1,119 @@
+"""What a training shows, and the file that has fairseq's log."""
+
+import io
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from end_to_end.small import NARROW, cut, training
+from end_to_end.toy import losses, run, toy_data
+from support import logging_kept
+
+from fairseq_maelm.cli import main
+from fairseq_maelm.training import screen
+from fairseq_maelm.training.screen import LOG_FILE, LogFile, Screen, show_in_rank, shown
+
+__all__ = ["toy_data"]
+
+SIZES = ["--set", "batch-sequences=4", "sequence-length=64", "sequences-per-gpu=4"]
+
+
+def log(text: str, name: str = "fairseq_cli.train", level: int = logging.INFO) -> logging.LogRecord:
+    return logging.makeLogRecord({"msg": text, "name": name, "levelno": level})
+
+
+def without_times(text: str) -> list[str]:
+    return [line.partition(" | ")[2] for line in text.splitlines()]
+
+
+def test_the_screen_has_what_people_read_and_the_file_has_all(toy_data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ["maelm", "pretrain", toy_data, "--output", folder, "--recipe", "tiny", "--gpus", 0, *SIZES]
+    output = run([*words, "--", "--max-update", 3], verbose=False)
+    # A slow machine shows progress too.
+    shown_lines = [line for line in without_times(output) if not line.endswith(" left")]
+    command, header, place, valid, after = shown_lines
+    assert command.startswith(f"fairseq-train {toy_data} --user-dir ")
+    assert header == "training on the CPU for 3 updates"
+    assert place == f"checkpoints and fairseq's log, {LOG_FILE}: {folder}"
+    whole = (folder / LOG_FILE).read_text(encoding="utf-8")
+    assert valid.startswith(f"valid after 3 updates: loss {losses(whole, 'valid')[0]:g}, ")
+    assert after == f"checkpoints: {folder}; next: maelm fill --checkpoint {folder} 'A text with a <mask>.'"
+    assert "fairseq_cli.train | Start iterating over samples" in whole and "| train | {" in whole
+    # Everything is shown on request, and nothing changes in a run that is complete.
+    assert "fairseq_cli.train | " in run([*words, "--", "--max-update", 3])
+    assert (folder / LOG_FILE).read_text(encoding="utf-8") == whole
+
+
+def test_a_run_that_is_refused_leaves_no_log(toy_data: Path, tmp_path: Path) -> None:
+    words = ["maelm", "pretrain", toy_data, "--output", tmp_path / "run", "--recipe", "tiny", "--gpus", 0, *SIZES]
+    output = run([*words, "--", "--best-checkpoint-metric", "f2"], check=False, verbose=False)
+    assert "logs no f2, but" in output.splitlines()[-1] and not (tmp_path / "run" / LOG_FILE).exists()
+
+
+def test_a_process_that_fairseq_starts_for_a_gpu_shows_its_training_too(toy_data: Path, tmp_path: Path) -> None:
+    settings = json.dumps([str(tmp_path / LOG_FILE), {"max_update": 1}])
+    command = [*training(cut(toy_data, tmp_path / "data", lines=4), tmp_path / "run", *NARROW), "--max-update", 1]
+    output = run(command, environment={screen._FOR_RANKS: settings})
+    assert "train_inner" not in output
+    assert len(losses((tmp_path / LOG_FILE).read_text(encoding="utf-8"))) == 1
+
+
+def test_the_line_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    for stream, expected in ((io.StringIO(), ""), (terminal, "[##########          ] ")):
+        monkeypatch.setattr("sys.stderr", stream)
+        screen = Screen({"max_update": 200})
+        # A run that was resumed after 60 updates.
+        assert screen.line(60, 1000.0) is None and screen.line(60, 1001.0) is None
+        line = screen.line(100, 1010.0)
+        screen.emit(log('{"epoch": 1, "loss": "7.25", "num_updates": "100"}', "train_inner"))
+        later = screen.line(100, 1010.0)
+        screen.close()
+        assert line is not None and line.removeprefix(expected).endswith("50 %, 4 updates/s, 0:00:25 left")
+        assert later is not None and later.endswith("50 %, 4 updates/s, loss 7.250, 0:00:25 left")
+        assert line.startswith(expected)
+
+
+def test_lines_besides_the_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen({})
+    screen.emit(log('{"epoch": 1, "valid_loss": "0.5", "valid_f1": "80.25", "valid_num_updates": "1200"}', "valid"))
+    screen.emit(log('{"epoch": 1, "train_loss": "0.5"}', "train"))
+    screen.emit(log("begin training epoch 1", "fairseq.trainer"))
+    screen.emit(log("gradient overflow", "fairseq.trainer", logging.WARNING))
+    screen.emit(log("a library's warning", "py.warnings", logging.WARNING))
+    screen.emit(log("stopping training: enough", "fairseq_maelm.fairseq_fixes.stopping"))
+    screen.close()
+    expected = ["valid after 1,200 updates: loss 0.5, f1 80.25", "gradient overflow", "stopping training: enough"]
+    assert without_times(capsys.readouterr().err) == expected
+
+
+def test_the_file_begins_with_what_was_logged_before_the_first_update(tmp_path: Path) -> None:
+    handler, model = LogFile(tmp_path / "log"), ["a model"]
+    handler.emit(logging.makeLogRecord({"msg": "%s", "args": (model,), "levelname": "INFO", "name": "main"}))
+    model[0] = "another model"
+    assert not (tmp_path / "log").exists()
+    handler.emit(log("begin training epoch 1"))
+    handler.emit(log("trained"))
+    handler.close()
+    texts = [line.split(" | ")[-1] for line in (tmp_path / "log").read_text(encoding="utf-8").splitlines()]
+    assert texts == ["['a model']", "begin training epoch 1", "trained"]
+
+
+def test_logging_is_restored_and_other_ranks_show_warnings_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = logging.root.handlers[:]
+    with pytest.raises(KeyboardInterrupt), shown(tmp_path, {}):
+        assert [type(each) for each in logging.root.handlers] == [Screen, LogFile]
+        raise KeyboardInterrupt
+    assert logging.root.handlers == before and show_in_rank() == []
+    monkeypatch.setenv("RANK", "1")
+    with logging_kept():
+        main(["user-dir"])
+        assert logging.root.level == logging.WARNING, "one process speaks for all"
+    with shown(tmp_path, {}):
+        (screen,) = logging.root.handlers
+        assert screen.level == logging.WARNING
