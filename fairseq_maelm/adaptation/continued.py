@@ -8,7 +8,6 @@ from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
 from fairseq_maelm.text.dictionary import load_dictionary
 
-OBJECTIVES = ("mae-lm", "mlm")
 # BERT's masking (Devlin et al., 2019), which published encoders were trained with.
 _MLM = {"masked-input": "kept", "decoder-layers": 0, "leave-unmasked-prob": 0.1, "random-token-prob": 0.1}
 # The defaults of the task maelm_adaptation and its validation on general text.
@@ -31,7 +30,7 @@ def continue_from(
         recipe: settings, with "options" of fairseq-train; see ``adapt.yaml``.
         path: checkpoint file.
         data: folders of the prepared text.
-        objective: one of ``OBJECTIVES``.
+        objective: "mae-lm" or "mlm".
         general_data: folders of general text that limit forgetting, separated by colons; None for none.
 
     Raises:

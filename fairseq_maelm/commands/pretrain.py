@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from fairseq_maelm.adaptation.continued import OBJECTIVES, continue_from
 from fairseq_maelm.commands.training_run import add_run_arguments, after_interrupt, end_training, start_training
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.options import UsageError, add_checkpoint, add_output
@@ -28,6 +27,7 @@ PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
 
 RECIPES = USER_DIR / "pretraining_recipes"
+_OBJECTIVES = ("mae-lm", "mlm")
 _SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
 # For sequences-per-gpu=auto: the choices; the usable share of a GPU's memory (the allocator, the exchange between GPUs
 # and the driver need some); the assumed memory without a GPU; the choice for a CPU, or for a recipe without memory-gb.
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_checkpoint(parser, "encoder or pretrained model to continue from", required=False)
     parser.add_argument(
-        "--objective", choices=OBJECTIVES, default=OBJECTIVES[0],
+        "--objective", choices=_OBJECTIVES, default=_OBJECTIVES[0],
         help="with --checkpoint: MAE-LM, or MLM with BERT's 80/10/10 for an encoder without a decoder",
     )  # fmt: skip
     parser.add_argument(
@@ -86,6 +86,8 @@ def run(args: argparse.Namespace) -> None:
         read_index(str(index.with_suffix("")))
     recipe = _recipe(args)
     if args.checkpoint is not None:
+        from fairseq_maelm.adaptation.continued import continue_from  # imports torch and fairseq
+
         recipe = continue_from(recipe, args.checkpoint, folders, args.objective, args.general_data)
     visible = range(torch.cuda.device_count())
     memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
@@ -100,7 +102,7 @@ def _recipe(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch, or --checkpoint")
     if args.checkpoint is not None and args.arch is not None:
         raise UsageError("--arch comes from --checkpoint: leave it out")
-    if args.checkpoint is None and (args.general_data is not None or args.objective != OBJECTIVES[0]):
+    if args.checkpoint is None and (args.general_data is not None or args.objective != _OBJECTIVES[0]):
         raise UsageError("--objective and --general-data need --checkpoint")
     by_default = Path("adapt" if args.arch is None else args.arch.removeprefix("maelm_"))
     recipe = load_yaml(args.recipe or by_default, RECIPES)
