@@ -123,7 +123,7 @@ def run(
 
 def command_environment(added: dict[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a user's shell in which the virtual environment is active."""
-    variables = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "MAELM_VENV"}}
+    variables = {name: value for name, value in os.environ.items() if name != "MAELM_VENV"}
     path = os.pathsep.join([str(COMMANDS), variables.get("PATH", os.defpath)])
     return {**variables, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(added or {})}
 
