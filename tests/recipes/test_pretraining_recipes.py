@@ -302,7 +302,7 @@ def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
         assert recipe_command(arch.removeprefix("maelm_"), data, "--gpus", 0, "--arch", arch) == recipe_command(
             name, data, "--gpus", 0
         )
-    assert set(names_in(FOLDER)) == {*TABLE_3, "adapt", "small", "small_cpu", "tiny"}
+    assert set(names_in(FOLDER)) == {*TABLE_3, "adapt", "modern_150m", "small", "small_cpu", "tiny"}
 
 
 @pytest.mark.parametrize(("cards", "smallest"), [([80e9] + [141e9] * 7, 80), ([141e9] * 8, 141), ([], 40)])

@@ -15,7 +15,7 @@ __all__ = ["toy_data"]
 
 GIVEN = ("checkpoint", "train", "valid")
 
-PLAN = ROOT / "examples" / "domain_adaptation" / "plan.yaml"
+PLAN = ROOT / "examples" / "adaptation" / "plan.yaml"
 with pytest.MonkeyPatch.context() as patch:
     # Modules of examples are in no package.
     patch.syspath_prepend(ROOT / "examples")
