@@ -19,6 +19,7 @@ from omegaconf import MISSING
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?!\w+://|#)([^)#\s]+)")
+PICTURES = (".png", ".svg")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".sh": "bash"}
 WRONG = "## When something goes wrong"
 
@@ -34,9 +35,9 @@ def on_files(files: Files, config: Any) -> Files:
     linked = {target for page in pages for target in _targets(page)} - set(pages)
     for folder in [each for each in linked if each.is_dir()]:
         linked |= {each for each in folder.iterdir() if each.suffix in LANGUAGES} - {folder}
-    for path in [*pages, *(each for each in linked if each.suffix == ".png")]:
+    for path in [*pages, *(each for each in linked if each.suffix in PICTURES)]:
         files.append(File.generated(config, _name(path), abs_src_path=str(path)))
-    for path in sorted(each for each in linked if each.suffix != ".png"):
+    for path in sorted(each for each in linked if each.suffix not in PICTURES):
         files.append(File.generated(config, _page_of(path), content=_folder(path) if path.is_dir() else _source(path)))
     for name, text in {
         "commands": "".join(_commands()),
@@ -58,7 +59,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = (folder / match[1]).resolve()
         if not target.exists():
             return match[1]
-        return os.path.relpath(ROOT / (_name(target) if target.suffix in (".md", ".png") else _page_of(target)), here)
+        return os.path.relpath(
+            ROOT / (_name(target) if target.suffix in (".md", *PICTURES) else _page_of(target)), here
+        )
 
     return LINK.sub(lead, markdown)
 

@@ -38,7 +38,7 @@ def continue_from(
     """
     checkpoint = read_checkpoint(path)
     if not checkpoint.predicts_masked_tokens:
-        raise ValueError(f"{path} has no LM head because it was fine-tuned: give the checkpoint from before")
+        raise ValueError(f"{path} has no LM head: give a pretrained checkpoint or a masked language model")
     if dictionary_fingerprint(load_dictionary(str(data[0]))) != checkpoint.vocabulary:
         raise ValueError(
             f"{data[0]} was not prepared with the vocabulary of {path}: run `maelm prepare corpus TEXT --vocabulary "

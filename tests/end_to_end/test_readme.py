@@ -13,6 +13,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from interop.importing import sources
 
 from end_to_end.toy import ROOT, TOPICS, run, sentence, write_corpus
 
@@ -21,6 +22,7 @@ NOT_RUN = {
     "bash examples/quickstart/run.sh": "tests/examples/test_quickstart.py runs it on little text",
     "bash scripts/check.sh": "it runs this test",
     "bash scripts/setup.sh && source .venv/bin/activate": "the tests run in that environment",
+    "git clone REPOSITORY && cd fairseq_maelm": "the tests run in a clone",
 }
 # What makes a command long, or needs the network -> what is run instead.
 SHORTER = {
@@ -29,7 +31,9 @@ SHORTER = {
     "--total-num-update 20000 --max-update 20000": "--total-num-update 4 --max-update 4 --cpu --tokens-per-sample 64",
     "--max-tokens 8192": "--max-tokens 1024",
     "maelm finetune task": "maelm finetune task --gpus 0 --epochs 1",
-    "FacebookAI/roberta-base --download": "as_mpnet",
+    "answerdotai/ModernBERT-base --download": "published",
+    "--vocabulary base --output text": "--vocabulary base --output text --valid-fraction 0.1 --workers 1",
+    "--checkpoint base --output adapted": "--checkpoint base --output adapted --gpus 0 --set max-update=4",
 }
 
 
@@ -42,7 +46,7 @@ def blocks() -> list[str]:
 def commands(block: str) -> list[str]:
     """Return the commands of a block, without comments and without line breaks inside."""
     lines = re.sub(r"\\\n\s*", "", block).splitlines()
-    return [re.sub(r"\s+# .*", "", line) for line in lines if re.match(r"(maelm|fairseq-train|bash|source) ", line)]
+    return [re.sub(r"\s+# .*", "", line) for line in lines if re.match(r"(maelm|fairseq-train|bash|source|git) ", line)]
 
 
 def shown_output(block: str, command: str) -> list[str]:
@@ -90,6 +94,7 @@ def run_shortened(command: str, folder: Path, unused: set[str]) -> str:
 @pytest.mark.slow
 def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(tmp_path / "text.txt")
+    sources.modernbert_folder(tmp_path / "published")
     write_reviews(tmp_path / "reviews.csv", 200, seed=1)
     write_reviews(tmp_path / "new_reviews.csv", 10, seed=2)
     monkeypatch.chdir(tmp_path)
@@ -107,7 +112,7 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
                 if command.startswith("maelm fill"):
                     assert_shown(shown_output(block, command), outputs[command])
     assert not unused and not_run == set(NOT_RUN), "the README does not have these commands any more"
-    assert len(outputs) == 10
+    assert len(outputs) == 12
     filled = next(output for command, output in outputs.items() if command.startswith("maelm fill"))
     assert [best.token for best in names["words"][0]] == re.findall(r"mask 1 +[.0-9]+ +(\S+)", filled)
     predicted = next(output for command, output in outputs.items() if command.startswith("maelm predict"))
