@@ -83,7 +83,7 @@ def _described(configuration: Any, limits: Mapping[str, float]) -> str:
     """Return where and how long a run trains."""
     gpus = configuration.distributed_training.distributed_world_size
     place = "the CPU" if configuration.common.cpu else f"{gpus} GPU{'s' if gpus > 1 else ''}"
-    ends = [f"{limit:,.0f} {name.removeprefix('max_')}s" for name, limit in limits.items()]
+    ends = [f"{limit:,.0f} {name.removeprefix('max_')}{'s' * (limit > 1)}" for name, limit in limits.items()]
     return f"on {place}" + (f" for {' or '.join(ends)}" if ends else "")
 
 
