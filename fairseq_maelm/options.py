@@ -16,6 +16,8 @@ from fairseq_maelm.checkpoints.locate import find_checkpoint, shipped_encoders
 
 _Settings = TypeVar("_Settings")
 
+PRECISIONS = ("fp32", "bf16")  # values of --precision, except in training
+
 
 class UsageError(ValueError):
     """An option has a wrong value, or options contradict each other; the command exits with status 2."""
@@ -125,9 +127,11 @@ def checkpoint_path(text: str) -> Path:
 
 
 def device_name(text: str) -> str:
-    """Convert an option's value to the name of a device that torch can use."""
+    """Convert an option's value to the name of a device that torch can use; "auto" is the GPU if there is one."""
     import torch  # takes seconds, which commands without a device must not wait for
 
+    if text == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(text)
     except RuntimeError:
@@ -185,11 +189,9 @@ def add_seed(parser: Any, decides: str) -> None:
 
 
 def add_device(parser: Any) -> None:
-    """Declare ``--device``, by default the GPU if there is one."""
-    import torch
-
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", type=device_name, default=default, help="device to compute on: cpu, cuda or cuda:N")
+    """Declare ``--device``; argparse converts the default only after the help, which so does not import torch."""
+    text = "device to compute on: cpu, cuda or cuda:N (default: cuda if there is a GPU, otherwise cpu)"
+    parser.add_argument("--device", type=device_name, default="auto", metavar="DEVICE", help=text)
 
 
 def add_json(parser: Any) -> None:

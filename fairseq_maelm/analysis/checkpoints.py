@@ -32,7 +32,6 @@ _TASK_OPTIONS = (
 class Vocabulary:
     """The special symbols, and how pretraining treated them."""
 
-    size: int  # V
     pad: int
     mask: int
     first: int  # put before every sequence
@@ -77,7 +76,6 @@ class CheckpointEncoder:
                 *(checkpoint.weights, path),
             ).eval()
         self.vocabulary = Vocabulary(
-            size=len(dictionary),
             pad=dictionary.pad(),
             mask=dictionary.index(MASK),
             first=dictionary.bos(),

@@ -6,8 +6,7 @@ pretrained. Sets of tokens: "real", "mask", and "all", the sum of these two.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -18,54 +17,19 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, Vocabulary, chosen_layers
+from fairseq_maelm.analysis.settings import AnalysisSettings
 from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.data.blocks import TokenBlocks
+from fairseq_maelm.data.blocks import TokenBlocks, block_slices
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme, draw_masks
 from fairseq_maelm.data.masking_variants import VisibleTokens, encoder_input
 from fairseq_maelm.files.lines import numbered_lines
-from fairseq_maelm.options import option
+from fairseq_maelm.models.batched_inference import batches_by_length
 
 logger = logging.getLogger(__name__)
 
-CONDITIONS = ("whole", "masked", "dropped")
-MEASURED, _RUN = "measurement", "execution"
 # Together with the seed, this key determines the order in which blocks are chosen.
 _ORDER = 7
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectSettings:
-    """Options of a pass over text."""
-
-    conditions: tuple[str, ...] = option(
-        (), help="inputs to compare: whole (unmasked text), masked (with <mask>), dropped (without the masked tokens) "
-        "(default: whole and masked; for MAE-LM checkpoints also dropped)", choices=CONDITIONS, group=MEASURED,
-    )  # fmt: skip
-    layers: tuple[int, ...] | None = option(
-        None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=MEASURED
-    )
-    mask_prob: float = option(0.15, help="fraction of tokens to mask", group=MEASURED)
-    leave_unmasked_prob: float = option(
-        0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)", group=MEASURED
-    )
-    random_token_prob: float = option(
-        0.0, help="fraction of the predicted tokens that the encoder reads as random real tokens (BERT: 0.1)",
-        group=MEASURED,
-    )  # fmt: skip
-    skip_special_tokens: bool = option(
-        False, help="leave out the representations of special symbols, which the model still sees", group=MEASURED
-    )
-    tokens: int = option(
-        5_000_000, help="number of tokens to analyze, rounded up to whole blocks", minimum=1, group=_RUN
-    )
-    batch_tokens: int = option(16_384, help="number of tokens in a batch, padding included", minimum=1, group=_RUN)
-    seed: int = option(1, help="random seed of the masks and of the choice of text", minimum=0, group=_RUN)
-    double: bool = option(
-        False,
-        help="compute products in double precision, which resolves singular values below 1e-3 of the largest",
-        group=_RUN,
-    )
 
 
 class TextBlocks:
@@ -82,17 +46,17 @@ class TextBlocks:
     """
 
     def __init__(self, path: Path, encoder: CheckpointEncoder, block_size: int, tokens: int) -> None:
-        vocabulary = encoder.vocabulary
-        lines: list[list[int]] = []
+        vocabulary, lines = encoder.vocabulary, list[list[int]]()
         numbered = numbered_lines(path)
         for _, line in tqdm(numbered, desc=f"reading {path.name}", unit=" lines", leave=False, mininterval=1.0):
             encoded = encoder.encode_line(line)
-            lines.append([*encoded, vocabulary.line_end] if encoded else [])
-            tokens -= len(lines[-1])
+            lines.append([*encoded, vocabulary.line_end])
+            tokens -= len(lines[-1]) if encoded else 0
             if tokens <= 0:
                 break
-        blocks = pack(lines, block_size - 1)
-        self._blocks = [np.array([vocabulary.first, *block], dtype=np.int64) for block in blocks]
+        stream = np.array(list(chain.from_iterable(lines)), dtype=np.int64)
+        slices = block_slices(np.array(list(map(len, lines)), dtype=np.int64), "complete_doc", block_size - 1)
+        self._blocks = [np.insert(stream[start:stop], 0, vocabulary.first) for start, stop in slices]
         if not self._blocks:
             raise ValueError(f"{path} has no line with a token")
         self.sizes = np.array([len(block) for block in self._blocks], dtype=np.int64)
@@ -108,41 +72,10 @@ class TextBlocks:
 Blocks = TokenBlocks | TextBlocks
 
 
-def pack(lines: Iterable[list[int]], room: int) -> Iterator[list[int]]:
-    """Fill blocks of at most ``room`` tokens with whole lines of one document; an empty line ends a document.
-
-    Lines longer than a block are cut.
-    """
-    block: list[int] = []
-    for line in chain(lines, [[]]):
-        if block and (not line or len(block) + len(line) > room):
-            yield block
-            block = []
-        block = block + line
-        while len(block) > room:
-            yield block[:room]
-            block = block[room:]
-
-
 def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
-    """Choose random blocks that hold at least ``tokens`` tokens together, or all blocks if there are fewer.
-
-    Returns:
-        <int64>[chosen] by descending size, so that batches have little padding and the largest batch comes first.
-    """
+    """Choose random blocks <int64>[chosen] that hold at least ``tokens`` tokens together, or all if there are fewer."""
     order = np.random.default_rng([seed, _ORDER]).permutation(len(sizes))
-    chosen = order[: int(np.searchsorted(np.cumsum(sizes[order]), tokens)) + 1]
-    return chosen[np.argsort(-sizes[chosen], kind="stable")]
-
-
-def batches(chosen: np.ndarray, sizes: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Group blocks of descending size into batches of at most ``batch_tokens`` tokens with padding, or of one block."""
-    result: list[list[int]] = []
-    for index in chosen.tolist():
-        if not result or (len(result[-1]) + 1) * sizes[result[-1][0]] > batch_tokens:
-            result.append([])
-        result[-1].append(index)
-    return [np.array(batch, dtype=np.int64) for batch in result]
+    return order[: int(np.searchsorted(np.cumsum(sizes[order]), tokens)) + 1]
 
 
 class ModelInput(NamedTuple):
@@ -150,8 +83,8 @@ class ModelInput(NamedTuple):
 
     tokens: Tensor  # <int64>[B, S] the encoder's input
     positions: Tensor | None  # <int64>[B, S] original positions; None for 0, 1, 2, ...
-    real: Tensor | None  # <int64>[n] rows of real tokens in the flattened batch; None for all rows
-    mask: Tensor | None  # <int64>[m] rows of <mask>; None if there are none
+    real: Tensor  # <int64>[n] rows of real tokens in the flattened batch
+    mask: Tensor  # <int64>[m] rows of <mask>
 
 
 class LayerGrams:
@@ -166,9 +99,8 @@ class LayerGrams:
         """Add the states of a batch, L + 1 times <float>[B, S, D]."""
         for place, layer in enumerate(self.layers):
             rows = states[layer].flatten(0, 1)
-            self.real[place].add(rows if batch.real is None else rows.index_select(0, batch.real))
-            if batch.mask is not None:
-                self.mask[place].add(rows.index_select(0, batch.mask))
+            self.real[place].add(rows.index_select(0, batch.real))
+            self.mask[place].add(rows.index_select(0, batch.mask))
 
     def sets(self, place: int) -> dict[str, GramAccumulator]:
         """Return the accumulators of "real" tokens, and if there are masks also those of "mask" and "all"."""
@@ -201,18 +133,13 @@ def _model_input(
     left_out = tokens == vocabulary.pad
     if skip_special:
         left_out = left_out | vocabulary.special[tokens]
-    real = ~left_out & ~mask
-    real_rows, mask_rows = (torch.from_numpy(np.flatnonzero(chosen)).to(device) for chosen in (real, mask))
-    return ModelInput(
-        torch.from_numpy(tokens).to(device),
-        None if positions is None else torch.from_numpy(positions).to(device),
-        None if real.all() else real_rows,
-        mask_rows if mask.any() else None,
-    )
+    real_rows, mask_rows = (np.flatnonzero(chosen) for chosen in (~left_out & ~mask, mask))
+    seen, real, masks = (torch.from_numpy(array).to(device) for array in (tokens, real_rows, mask_rows))
+    return ModelInput(seen, None if positions is None else torch.from_numpy(positions).to(device), real, masks)
 
 
 def model_inputs(
-    encoder: CheckpointEncoder, blocks: Blocks, settings: CollectSettings, device: str
+    encoder: CheckpointEncoder, blocks: Blocks, settings: AnalysisSettings, device: str
 ) -> Iterator[tuple[int, dict[str, ModelInput]]]:
     """Yield all batches: the number of original tokens, and the input under each condition."""
     vocabulary = encoder.vocabulary
@@ -224,7 +151,7 @@ def model_inputs(
         protected=None if vocabulary.masks_special else vocabulary.special,
     )
     chosen = choose_blocks(blocks.sizes, settings.tokens, settings.seed)
-    for indices in batches(chosen, blocks.sizes, settings.batch_tokens):
+    for indices in (chosen[places] for places in batches_by_length(blocks.sizes[chosen], settings.batch_tokens)):
         rows = [blocks[int(index)] for index in indices]
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         tokens = pad_rows(rows, lengths, vocabulary.pad)
@@ -238,7 +165,7 @@ def model_inputs(
 
 @torch.inference_mode()
 def collect(
-    encoder: CheckpointEncoder, blocks: Blocks, settings: CollectSettings, device: str = "cpu", name: str = "model"
+    encoder: CheckpointEncoder, blocks: Blocks, settings: AnalysisSettings, device: str = "cpu", name: str = "model"
 ) -> dict[str, LayerGrams]:
     """Add up the Gram matrices of a model's representations under each condition.
 

@@ -21,65 +21,40 @@ _SOLID, _DASHED = "-", "--"
 Result = dict[str, Any]
 # A curve of a model: line style, text after its name in the legend, input, set of tokens.
 Line = tuple[str, str, str, str]
+Lines = dict[str, list[Line]]  # by kind of model
+_WHOLE: Line = (_DASHED, "", "whole", "real")
+_BOTH: list[Line] = [(_SOLID, " w. [MASK]", "masked", "all"), (_DASHED, " w/o [MASK]", "whole", "real")]
+_KINDS = ("mlm", "maelm", "fine-tuned")
+_ALL_TOKENS: Lines = dict.fromkeys(_KINDS, [(line[0], f", input{line[1]}", *line[2:]) for line in _BOTH])
+_OF_MASK: Lines = dict.fromkeys(_KINDS, [(_SOLID, "", "masked", "mask")])
+_PRETRAINED: Lines = {"mlm": _BOTH, "maelm": [_WHOLE]}
+_FINE_TUNED: Lines = {"fine-tuned": [_WHOLE]}
 
 
 def save_figures(results: list[Result], folder: Path) -> None:
     """Draw all figures that these results have data for, as ``folder``/NAME.png and .svg."""
     pyplot = import_pyplot()
     folder.mkdir(exist_ok=True)
-    for name, draw in _figures(results).items():
+    settings, kinds = results[0]["settings"], {result["kind"] for result in results}
+    replaces = settings["leave_unmasked_prob"] or settings["random_token_prob"]
+    has_mask = any(result["subspace"] for result in results)
+    figures = [("figure_6_rank_bert_masking" if replaces else "figure_1a_rank", "All tokens of the input", _ALL_TOKENS)]
+    figures += [("figure_1b_rank_of_mask", "[MASK] tokens", _OF_MASK)] if has_mask else []
+    figures += [("figure_5a_rank_pretrained", "After pretraining", _PRETRAINED)] if kinds != {"fine-tuned"} else []
+    if "fine-tuned" in kinds:
+        figures.append(("figure_5b_rank_fine_tuned", "After fine-tuning, input w/o [MASK]", _FINE_TUNED))
+    draw = {name: partial(_rank_figure, title=title, lines=lines) for name, title, lines in figures}
+    for name, figure in (draw | ({"subspace": subspace} if has_mask else {})).items():
         # The salt makes the identifiers inside an SVG, and so the file, the same in every run.
         with pyplot.rc_context({"svg.hashsalt": name, "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
-            save_figure(draw(results), folder / name)
+            save_figure(figure(results), folder / name)
 
 
-def _figures(results: list[Result]) -> dict[str, Callable[[list[Result]], Any]]:
-    """Return file name without suffix -> the function that draws results."""
-    settings = results[0]["settings"]
-    fine_tuned = [result["kind"] == "fine-tuned" for result in results]
-    replaces = settings["leave_unmasked_prob"] or settings["random_token_prob"]
-    figures: dict[str, Callable[[list[Result]], Any]] = {
-        "figure_6_rank_bert_masking" if replaces else "figure_1a_rank": partial(
-            _rank_figure, title="All tokens of the input", lines=_by_input
-        )
-    }
-    if any(result["subspace"] for result in results):
-        figures["figure_1b_rank_of_mask"] = partial(
-            _rank_figure, title="[MASK] tokens", lines=lambda result: [(_SOLID, "", "masked", "mask")]
-        )
-        figures["subspace"] = subspace
-    if not all(fine_tuned):
-        figures["figure_5a_rank_pretrained"] = partial(_rank_figure, title="After pretraining", lines=_pretrained)
-    if any(fine_tuned):
-        title = "After fine-tuning, input w/o [MASK]"
-        figures["figure_5b_rank_fine_tuned"] = partial(_rank_figure, title=title, lines=_fine_tuned)
-    return figures
-
-
-def _by_input(result: Result) -> list[Line]:
-    return [(_SOLID, ", input w. [MASK]", "masked", "all"), (_DASHED, ", input w/o [MASK]", "whole", "real")]
-
-
-def _pretrained(result: Result) -> list[Line]:
-    """Return curves with and without [MASK] for MLM, and only without for MAE-LM."""
-    if result["kind"] == "mlm":
-        return [(_SOLID, " w. [MASK]", "masked", "all"), (_DASHED, " w/o [MASK]", "whole", "real")]
-    return [] if result["kind"] == "fine-tuned" else [(_DASHED, "", "whole", "real")]
-
-
-def _fine_tuned(result: Result) -> list[Line]:
-    return [(_DASHED, "", "whole", "real")] if result["kind"] == "fine-tuned" else []
-
-
-def _ranks(result: Result, condition: str, tokens: str) -> list[dict[str, Any]]:
-    return [row for row in result["ranks"] if (row["condition"], row["token_set"]) == (condition, tokens)]
-
-
-def _rank_figure(results: list[Result], title: str, lines: Callable[[Result], list[Line]]) -> Any:
+def _rank_figure(results: list[Result], title: str, lines: Lines) -> Any:
     figure, axis = import_pyplot().subplots(figsize=(6, 4))
     for number, result in enumerate(results):
-        for style, text, condition, tokens in lines(result):
-            if rows := _ranks(result, condition, tokens):
+        for style, text, *which in lines.get(result["kind"], []):
+            if rows := [row for row in result["ranks"] if [row["condition"], row["token_set"]] == which]:
                 layers, ranks = [row["layer"] for row in rows], [row["effective_rank"] for row in rows]
                 axis.plot(layers, ranks, label=result["name"] + text, **look_of(number, style))
     settings = results[0]["settings"]

@@ -1,99 +1,28 @@
 """The analysis of several models, with one file of results for each: an interruption loses one model at most."""
 
-import json
 import logging
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fairseq_maelm.analysis import theorem
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, chosen_layers
-from fairseq_maelm.analysis.collect import (
-    CONDITIONS,
-    MEASURED,
-    Blocks,
-    CollectSettings,
-    LayerGrams,
-    TextBlocks,
-    collect,
-    model_inputs,
-)
+from fairseq_maelm.analysis.collect import Blocks, LayerGrams, TextBlocks, collect, model_inputs
 from fairseq_maelm.analysis.folder import MODELS_FOLDER, claimed, fingerprint_of
 from fairseq_maelm.analysis.report import write_report
-from fairseq_maelm.analysis.spectrum import SMALLEST_TAU, compare_subspaces, effective_rank, singular_values
+from fairseq_maelm.analysis.settings import CONDITIONS, AnalysisSettings
+from fairseq_maelm.analysis.spectrum import compare_subspaces, effective_rank, singular_values
 from fairseq_maelm.data.blocks import TokenBlocks, split_files
-from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.files.atomic import read_json, write_json
 from fairseq_maelm.files.optional_imports import import_pyplot
-from fairseq_maelm.options import check_limits, existing_path, option
 
 logger = logging.getLogger(__name__)
 
-_TEXT = "text"
 # Real tokens of one batch that pass through attention alone; the cost of the pseudo-inverse is their cube.
 _STACK_TOKENS = 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnalysisSettings(CollectSettings):
-    """Options of ``maelm analyze``, the same for all models.
-
-    Raises:
-        ValueError: there is no text, or a number is outside its limits.
-    """
-
-    data: Path | None = option(None, help="prepared data folder", metavar="FOLDER", type=existing_path, group=_TEXT)
-    split: str = option("valid", help="split of --data to analyze", group=_TEXT)
-    text: Path | None = option(
-        None, help="text file to analyze instead of --data: one paragraph per line, a blank line between documents",
-        metavar="FILE", type=existing_path, group=_TEXT,
-    )  # fmt: skip
-    vocabulary: Path | None = option(
-        None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them (default: "
-        "--data)", metavar="FOLDER", type=existing_path, group=_TEXT,
-    )  # fmt: skip
-    max_length: int = option(
-        512,
-        help="maximum number of tokens in a sequence, at most the model's number of positions",
-        minimum=8,
-        group=_TEXT,
-    )
-    tau: float = option(
-        0.9,
-        help="share of the energy, the sum of squared singular values, that the effective rank must reach",
-        minimum=SMALLEST_TAU,
-        maximum=1,
-        group=MEASURED,
-    )
-    centered: bool = option(
-        False, help="subtract the mean of each set of representations; the paper does not", group=MEASURED
-    )
-
-    def __post_init__(self) -> None:
-        if self.data is None and self.text is None:
-            raise ValueError("there is no text to analyze: give --data or --text")
-        check_limits(self)
-        # Refuses impossible probabilities before any model is loaded.
-        no_tokens = np.empty(0, dtype=np.int64)
-        MaskingScheme(self.mask_prob, no_tokens, self.leave_unmasked_prob, self.random_token_prob)
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the settings as JSON types, for the results."""
-        return dict(json.loads(json.dumps(asdict(self), default=str)))
-
-    def for_encoder(self, name: str, encoder: CheckpointEncoder) -> CollectSettings:
-        """Return the options of a pass with one model.
-
-        Raises:
-            ValueError: the model lacks a layer.
-        """
-        suits = CONDITIONS if encoder.kind == "maelm" else CONDITIONS[:2]
-        conditions = tuple(each for each in CONDITIONS if each in (self.conditions or suits))
-        return replace(self, conditions=conditions, layers=tuple(chosen_layers(name, encoder, self.layers)))
 
 
 def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> None:
@@ -126,7 +55,9 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
 
 def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str) -> dict[str, Any]:
     encoder = CheckpointEncoder(path, settings.vocabulary or settings.data).to(device)
-    chosen = settings.for_encoder(name, encoder)
+    suits = settings.conditions or (CONDITIONS if encoder.kind == "maelm" else CONDITIONS[:2])
+    conditions = tuple(condition for condition in CONDITIONS if condition in suits)
+    chosen = replace(settings, conditions=conditions, layers=tuple(chosen_layers(name, encoder, settings.layers)))
     blocks = _blocks(encoder, settings)
     grams = collect(encoder, blocks, chosen, device, name)
     logger.info("%s: computing spectra and subspaces, checking the theorem", name)
@@ -190,7 +121,7 @@ def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> l
 
 @torch.inference_mode()
 def theorem_rows(
-    encoder: CheckpointEncoder, blocks: Blocks, settings: CollectSettings, device: str
+    encoder: CheckpointEncoder, blocks: Blocks, settings: AnalysisSettings, device: str
 ) -> dict[str, list[dict[str, Any]]]:
     """Check the theorem on one batch's embeddings, with attention alone.
 
@@ -200,12 +131,11 @@ def theorem_rows(
         the embeddings) and ``relative`` residual of the same tokens. Empty if no input has a [MASK].
     """
     masked = (inputs["masked"] for _, inputs in model_inputs(encoder, blocks, settings, device) if "masked" in inputs)
-    batch = next((each for each in masked if each.mask is not None), None)
-    if batch is None or batch.mask is None:
+    batch = next((each for each in masked if len(each.mask)), None)
+    if batch is None:
         return {}
     all_states = [states.flatten(0, 1).double().cpu() for states in encoder.hidden_states(batch.tokens)]
-    rows = torch.arange(len(all_states[0])) if batch.real is None else batch.real.cpu()
-    rows = rows[:_STACK_TOKENS]
+    rows = batch.real.cpu()[:_STACK_TOKENS]
     real, mask = all_states[0][rows], all_states[0][batch.mask.cpu()[: _STACK_TOKENS // 4]]
     shape = (encoder.width, encoder.num_heads, torch.Generator().manual_seed(settings.seed))
     stacks: dict[str, Iterable[theorem.AttentionWeights] | None] = {

@@ -16,7 +16,6 @@ from torch import Tensor
 
 # Sums of squares that are equal on paper differ by rounding; this share of the total does not change a rank.
 _ROUNDING = 1e-12
-SMALLEST_TAU = 1e-6
 
 
 class GramAccumulator:

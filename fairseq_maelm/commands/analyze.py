@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from fairseq_maelm.analysis.run import AnalysisSettings, analyze
+from fairseq_maelm.analysis.settings import AnalysisSettings
 from fairseq_maelm.options import UsageError, add_device, add_output, add_settings, checkpoint_path, settings_of
 
 AFTER_INTERRUPT = "the same command resumes after the last finished model"
@@ -53,6 +53,8 @@ def check_names(models: list[tuple[str, Path]]) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Analyze the models and write the folder of the results to standard output."""
+    from fairseq_maelm.analysis.run import analyze
+
     check_names(args.checkpoint)
     analyze(dict(args.checkpoint), settings_of(AnalysisSettings, args), args.output, args.device)
     sys.stdout.write(f"{args.output}\n")

@@ -3,10 +3,8 @@
 import argparse
 import json
 import sys
-from typing import cast
+from typing import Any
 
-from fairseq_maelm.models.hub import load
-from fairseq_maelm.models.mask_filling import MaskCandidate
 from fairseq_maelm.options import add_checkpoint, add_device, add_json, add_vocabulary, number
 
 
@@ -31,12 +29,14 @@ def run(args: argparse.Namespace) -> None:
         ValueError: a text has no mask or is too long, which is said after the candidates for the other texts; or the
             checkpoint has no LM head.
     """
+    from fairseq_maelm.models.hub import load
+
     data = (args.vocabulary or args.checkpoint.parent).absolute()
     hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(data)).to(args.device)
     refused = []
     for text in args.texts:
         try:
-            masks = cast(list[list[MaskCandidate]], hub.fill_mask(text, args.top))
+            masks = hub.fill_mask(text, args.top)
         except ValueError as error:
             refused.append(error)
         else:
@@ -47,11 +47,11 @@ def run(args: argparse.Namespace) -> None:
         raise refused[0]
 
 
-def _as_json(text: str, masks: list[list[MaskCandidate]]) -> str:
+def _as_json(text: str, masks: Any) -> str:
     return json.dumps({"text": text, "masks": [[each._asdict() for each in mask] for mask in masks]}) + "\n"
 
 
-def _as_text(text: str, masks: list[list[MaskCandidate]]) -> str:
+def _as_text(text: str, masks: Any) -> str:
     lines = [text]
     for place, mask in enumerate(masks, 1):
         lines += [f"  mask {place}  {each.probability:.3f}  {each.token}" for each in mask]

@@ -3,8 +3,7 @@
 import argparse
 import sys
 
-from fairseq_maelm.analysis.probes.inputs import ProbeSettings
-from fairseq_maelm.analysis.probes.run import Probed, probe
+from fairseq_maelm.analysis.settings import ProbeSettings
 from fairseq_maelm.commands.analyze import add_models, check_names, named_path
 from fairseq_maelm.options import UsageError, settings_of
 
@@ -28,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Probe the models and write the path of the table to standard output."""
+    from fairseq_maelm.analysis.probes.run import Probed, probe
+
     check_names([*args.checkpoint, *args.random_weights])
     models = [Probed(name, path, None) for name, path in args.checkpoint]
     models += [Probed(name, path, args.seed) for name, path in args.random_weights]

@@ -12,8 +12,8 @@ from fairseq_maelm.models.sizes import POSITIONS
 from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
-from fairseq_maelm.modules.autocast import PRECISIONS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
+from fairseq_maelm.options import PRECISIONS
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,9 @@ from omegaconf import II, OmegaConf, open_dict
 
 from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
 from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
-from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, PRECISIONS
+from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
+from fairseq_maelm.options import PRECISIONS
 
 _OF_SIZE = "default: the architecture's"
 _OF_ENCODER = "default: the encoder's"

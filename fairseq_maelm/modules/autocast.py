@@ -11,9 +11,6 @@ from torch import Tensor, nn
 
 _Forward = TypeVar("_Forward", bound=Callable[..., Any])
 
-# The values of --precision.
-PRECISIONS = ("fp32", "bf16")
-
 # The default of fairseq's and torch's LayerNorm.
 LAYER_NORM_EPS = 1e-5
 
@@ -25,7 +22,7 @@ def computing_in(precision: str, weight: Tensor, training: bool) -> "AbstractCon
     between them. Gradients of weights are in single precision.
 
     Args:
-        precision: one of ``PRECISIONS``.
+        precision: one of ``fairseq_maelm.options.PRECISIONS``.
         weight: any weight of the model. Weights that were converted to half precision for inference are used as they
             are.
         training: True if the model is being trained.

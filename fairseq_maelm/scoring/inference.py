@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.scoring.likelihood import METHODS, CheckpointScorer, Sentence, pseudo_log_likelihoods, refusal
+from fairseq_maelm.scoring.likelihood import CheckpointScorer, Sentence, pseudo_log_likelihoods
+from fairseq_maelm.scoring.reading import METHODS
 from fairseq_maelm.text.cleaning import clean_text
 
 
@@ -46,10 +47,7 @@ def score(
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
     scorer = CheckpointScorer(hub)
-    sentences = scorer.encode([clean_text(text) for text in texts])
-    for text, sentence in zip(texts, sentences):
-        if problem := refusal(scorer, sentence):
-            raise ValueError(f"{text!r}: {problem}")
+    sentences = scorer.encode([clean_text(text) for text in texts], [repr(text) for text in texts])
     found = pseudo_log_likelihoods(scorer, sentences, method, batch_tokens)
     return [_result(hub, sentence, each) for sentence, each in zip(sentences, found)]
 

@@ -18,8 +18,7 @@ from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.models.mask_filling import target_log_probabilities
 from fairseq_maelm.modules.autocast import computing_in
-
-METHODS = ("original", "within_word_l2r")
+from fairseq_maelm.scoring.reading import METHODS
 
 
 class Sentence(NamedTuple):
@@ -57,16 +56,21 @@ class CheckpointScorer:
                 f"with --masked-input {self._view.masked_input} the encoder saw random tokens in place of hidden ones, "
                 "so scores would not be reproducible: give a checkpoint with another --masked-input"
             )
-        self.longest = hub.model.max_positions()
         self.mask, self.pad, self.precision = hub.model.mask_index, hub.dictionary.pad(), hub.model.precision
 
-    def encode(self, texts: Sequence[str]) -> list[Sentence]:
-        """Tokenize texts."""
+    def encode(self, texts: Sequence[str], places: Sequence[str]) -> list[Sentence]:
+        """Tokenize texts; raise a ValueError with its place if one of them cannot be scored."""
         first, last = self._hub.dictionary.bos(), self._hub.dictionary.eos()
-        return [
-            Sentence(np.concatenate([[first], tokens, [last]]), np.concatenate([[-1], words, [-1]]))
-            for tokens, words in self._hub.tokenizer.encoder.encode_words(texts)
-        ]
+        sentences, longest = [], self._hub.model.max_positions()
+        for place, (tokens, words) in zip(places, self._hub.tokenizer.encoder.encode_words(texts), strict=True):
+            if not (words >= 0).any():
+                raise ValueError(f"{place}: the text has no tokens to score")
+            if len(tokens) + 2 > longest:
+                raise ValueError(
+                    f"{place}: the text has {len(tokens) + 2} tokens and the model has {longest} positions: split it"
+                )
+            sentences.append(Sentence(np.concatenate([[first], tokens, [last]]), np.concatenate([[-1], words, [-1]])))
+        return sentences
 
     def collate(
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], asked: NDArray[np.bool_]
@@ -77,15 +81,6 @@ class CheckpointScorer:
     def log_probabilities(self, batch: dict[str, Any], target: Tensor) -> Tensor:
         """Return log-probabilities <float32>[B, K] of the targets <int64>[B, K] at the masks asked for."""
         return target_log_probabilities(self.model, batch, target)
-
-
-def refusal(scorer: CheckpointScorer, sentence: Sentence) -> str:
-    """Return the reason why a sentence cannot be scored, or an empty string if it can be."""
-    if not len(sentence.scored):
-        return "the text has no tokens to score"
-    if len(sentence.tokens) > scorer.longest:
-        return f"the text has {len(sentence.tokens)} tokens and the model has {scorer.longest} positions: split it"
-    return ""
 
 
 # A place in a sequence, the end of the masks that begin there, and the bytes of the sequence with its masks. Sequences

@@ -9,6 +9,7 @@ from fairseq_maelm.files.lines import numbered_lines, parse_record, text_field
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import clean_text
 
+METHODS = ("original", "within_word_l2r")  # values of --method; see ``likelihood``
 # The sentences of a minimal pair, in this order.
 SIDES = ("good", "bad")
 _FIELDS = tuple(f"sentence_{side}" for side in SIDES)

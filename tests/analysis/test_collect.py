@@ -1,5 +1,6 @@
 """Inputs under each condition, and sums over batches that equal the sum over one big matrix."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,20 +10,13 @@ import torch
 from support import dictionary_of, model_of, random_sequences
 
 from fairseq_maelm.analysis.checkpoints import Vocabulary
-from fairseq_maelm.analysis.collect import (
-    CollectSettings,
-    batches,
-    choose_blocks,
-    collect,
-    condition_input,
-    model_inputs,
-    pack,
-)
+from fairseq_maelm.analysis.collect import TextBlocks, choose_blocks, collect, condition_input, model_inputs
+from fairseq_maelm.analysis.settings import AnalysisSettings
 from fairseq_maelm.data.masking import MaskDraw
 from fairseq_maelm.text.dictionary import special_tokens
 
 PAD, MASK = 1, 39
-VOCABULARY = Vocabulary(40, PAD, MASK, 0, 2, special_tokens(dictionary_of(40)), True)
+VOCABULARY = Vocabulary(PAD, MASK, 0, 2, special_tokens(dictionary_of(40)), True)
 
 
 class Blocks:
@@ -49,9 +43,9 @@ def encoder_of(**changes: Any) -> Any:
     return SimpleNamespace(vocabulary=VOCABULARY, num_layers=2, width=32, hidden_states=hidden_states)
 
 
-def settings_of(**changes: Any) -> CollectSettings:
-    chosen: dict[str, Any] = {"conditions": ("whole", "masked", "dropped"), "tokens": 10_000}
-    return CollectSettings(**{**chosen, "batch_tokens": 60, "double": True, **changes})
+def settings_of(**changes: Any) -> AnalysisSettings:
+    chosen: dict[str, Any] = {"conditions": ("whole", "masked", "dropped"), "tokens": 10_000, "text": Path()}
+    return AnalysisSettings(**{**chosen, "batch_tokens": 60, "double": True, **changes})
 
 
 def test_conditions_show_what_they_say() -> None:
@@ -133,7 +127,7 @@ def test_bert_masking_replaces_and_leaves() -> None:
 
 
 def test_protected_symbols_are_never_masked() -> None:
-    protected = Vocabulary(40, PAD, MASK, 0, 2, VOCABULARY.special, False)
+    protected = Vocabulary(PAD, MASK, 0, 2, VOCABULARY.special, False)
     encoder = encoder_of()
     encoder.vocabulary = protected
     for _, inputs in model_inputs(encoder, Blocks([12] * 30), settings_of(mask_prob=0.6), "cpu"):
@@ -141,18 +135,17 @@ def test_protected_symbols_are_never_masked() -> None:
         assert (inputs["masked"].tokens == MASK).any()
 
 
-def test_blocks_are_chosen_up_to_the_token_limit_and_batched_within_theirs() -> None:
+def test_blocks_are_chosen_up_to_the_token_limit() -> None:
     sizes = np.array([10, 30, 20, 40, 10, 25])
     chosen = choose_blocks(sizes, 60, seed=1)
-    assert sizes[chosen].sum() >= 60
-    assert sizes[chosen].sum() - sizes[chosen].min() < 60 + 40
+    assert 60 <= sizes[chosen].sum() < 60 + sizes[chosen[-1]]
     assert sorted(choose_blocks(sizes, 10**6, seed=1).tolist()) == list(range(6))
-    assert list(sizes[chosen]) == sorted(sizes[chosen], reverse=True)
-    cut = batches(choose_blocks(sizes, 10**6, seed=1), sizes, 60)
-    assert sorted(np.concatenate(cut).tolist()) == list(range(6))
-    assert all(len(batch) * sizes[batch].max() <= 60 for batch in cut)
 
 
-def test_lines_are_packed_within_documents() -> None:
-    lines = [[1, 2], [3], [4, 5, 6], [], [7], [8, 9, 10, 11, 12, 13], [14]]
-    assert list(pack(lines, 4)) == [[1, 2, 3], [4, 5, 6], [7], [8, 9, 10, 11], [12, 13, 14]]
+def test_lines_are_packed_within_documents(tmp_path: Path) -> None:
+    encoder: Any = SimpleNamespace(vocabulary=VOCABULARY, encode_line=lambda line: list(map(int, line.split())))
+    (tmp_path / "text.txt").write_text("10 11\n12\n13 14 15\n\n16\n17 18 19 20 21 22\n23\n")
+    blocks = TextBlocks(tmp_path / "text.txt", encoder, 6, 100)
+    packed = [[0, 10, 11, 2, 12, 2], [0, 13, 14, 15, 2], [0, 16, 2], [0, 17, 18, 19, 20, 21], [0, 22, 2, 23, 2]]
+    assert [block.tolist() for block in blocks] == packed and blocks.sizes.tolist() == [6, 5, 3, 6, 5]
+    assert len(TextBlocks(tmp_path / "text.txt", encoder, 6, 3)) == 1, "reading ends after enough tokens"

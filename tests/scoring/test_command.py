@@ -9,7 +9,7 @@ import pytest
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
-from fairseq_maelm.commands import score as command
+from fairseq_maelm.scoring import run as command
 from fairseq_maelm.scoring.inference import score
 
 KEPT = Path(__file__).parents[1] / "end_to_end" / "kept"

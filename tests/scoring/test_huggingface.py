@@ -13,7 +13,7 @@ from fairseq_maelm.cli import main
 from fairseq_maelm.files.optional_imports import import_transformers
 from fairseq_maelm.interop.importing.run import import_model
 from fairseq_maelm.scoring.inference import score
-from fairseq_maelm.scoring.likelihood import METHODS
+from fairseq_maelm.scoring.reading import METHODS
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = import_transformers()

@@ -15,7 +15,8 @@ from text.vocabularies import KINDS
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.scoring.inference import score
-from fairseq_maelm.scoring.likelihood import METHODS, CheckpointScorer, Sentence, hidden_ends, pseudo_log_likelihoods
+from fairseq_maelm.scoring.likelihood import CheckpointScorer, Sentence, hidden_ends, pseudo_log_likelihoods
+from fairseq_maelm.scoring.reading import METHODS
 from fairseq_maelm.text.imported import open_encoder
 
 KEPT = Path(__file__).parents[1] / "end_to_end" / "kept"

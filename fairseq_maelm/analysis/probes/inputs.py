@@ -1,10 +1,8 @@
-"""The options of ``maelm probe``, and readers of its inputs, all of which are read before any model runs."""
+"""Readers of the inputs of ``maelm probe``, all of which are read before any model runs."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,96 +23,17 @@ from fairseq_maelm.analysis.probes.tasks import (
     Task,
     TokenStates,
 )
-from fairseq_maelm.analysis.spectrum import SMALLEST_TAU
+from fairseq_maelm.analysis.settings import PASSAGE, ProbeSettings
 from fairseq_maelm.corpus.tables import Columns, Example, read_table
 from fairseq_maelm.files.conll import Layout, Sentence, read
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
-from fairseq_maelm.modules.autocast import PRECISIONS
-from fairseq_maelm.options import check_limits, existing_path, option
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import open_tokenizer
 
-_READ, _MEASURED = "inputs (at least one)", "measurement"
-_INPUTS = ("sts", "words", "tasks", "treebank", "text")
-# Numbers of words: of a passage, of its first part, which searches for the rest, and between two occurrences of a word.
-_PASSAGE, _SHORT, _DISTANCE = 64, 16, 6
-
-
-def _inputs(text: str, **more: Any) -> Any:
-    return option(more.pop("default", None), help=text, type=existing_path, group=_READ, **more)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeSettings:
-    """Options of ``maelm probe``.
-
-    Raises:
-        ValueError: there are no inputs, or a number is outside its limits.
-    """
-
-    sts: Path | None = _inputs(
-        "similarity of sentences: a folder for each set, with a .tsv file for each of its parts (score, tab, sentence, "
-        "tab, sentence)", metavar="FOLDER",
-    )  # fmt: skip
-    words: Path | None = _inputs(
-        "similarity of words: a .tsv file for each set (word, tab, word, tab, score)", metavar="FOLDER"
-    )
-    tasks: tuple[Path, ...] = _inputs(
-        "task folders of `maelm prepare sentences` or `glue`: probes predict classes, cosines are compared with scores "
-        "of pairs (STS-B)", metavar="FOLDER", default=(),
-    )  # fmt: skip
-    treebank: tuple[Path, ...] = _inputs(
-        "parts of speech: CoNLL-U files to fit the probe to and to test it on", nargs=2, default=(),
-        metavar=("TRAIN", "TEST"),
-    )  # fmt: skip
-    text: Path | None = _inputs(
-        "text for effective rank, mean cosine, search and repeated words: one paragraph per line, a blank line between "
-        "documents", metavar="FILE",
-    )  # fmt: skip
-    vocabulary: Path | None = option(
-        None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them",
-        metavar="FOLDER", type=existing_path, group=_MEASURED,
-    )  # fmt: skip
-    layers: tuple[int, ...] | None = option(
-        None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED
-    )
-    max_length: int = option(
-        128, help="maximum number of tokens in a sequence; longer texts are truncated, and longer sentences of a "
-        "treebank are split",
-        minimum=8, group=_MEASURED,
-    )  # fmt: skip
-    train_rows: int = option(
-        10_000, help="maximum number of training examples of a task to fit probes to", minimum=2, group=_MEASURED
-    )
-    train_words: int = option(
-        25_000, help="maximum number of the treebank's words to fit the probe to", minimum=2, group=_MEASURED
-    )
-    stretches: int = option(
-        1_000, help=f"maximum number of passages of {_PASSAGE} words from the text", minimum=2, group=_MEASURED
-    )
-    tau: float = option(
-        0.9,
-        help="share of the energy, the sum of squared singular values, that the effective rank must reach",
-        minimum=SMALLEST_TAU,
-        maximum=1,
-        group=_MEASURED,
-    )
-    seed: int = option(1, help="random seed of the examples and of random weights", minimum=0, group=_MEASURED)
-    precision: str = option("fp32", help="precision of the computation", choices=PRECISIONS, group=_MEASURED)
-    batch_tokens: int = option(8_192, help="number of tokens in a batch, padding included", minimum=1, group=_MEASURED)
-
-    def __post_init__(self) -> None:
-        check_limits(self)
-        if not any(getattr(self, name) for name in _INPUTS):
-            raise ValueError(f"there is nothing to probe: give one of {', '.join(f'--{name}' for name in _INPUTS)}")
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the settings that determine the results, except the inputs, as JSON types."""
-        left_out = {*_INPUTS, "vocabulary", "batch_tokens"}
-        values = {name: value for name, value in asdict(self).items() if name not in left_out}
-        return dict(json.loads(json.dumps(values)))
+# Numbers of words: of a passage's first part, which searches for the rest, and between two occurrences of a word.
+_SHORT, _DISTANCE = 16, 6
 
 
 def read_tasks(settings: ProbeSettings) -> list[Task]:
@@ -233,11 +152,11 @@ def _read_text(path: Path, settings: ProbeSettings) -> list[Task]:
     words: list[str] = []
     for _, line in numbered_lines(path):
         words = [*words, *clean_text(line).split()] if line.strip() else []
-        while len(words) >= _PASSAGE:
-            passages.append(words[:_PASSAGE])
-            words = words[_PASSAGE:]
+        while len(words) >= PASSAGE:
+            passages.append(words[:PASSAGE])
+            words = words[PASSAGE:]
     if len(passages) < 2:
-        raise ValueError(f"{path} has fewer than two passages of {_PASSAGE} words within a document")
+        raise ValueError(f"{path} has fewer than two passages of {PASSAGE} words within a document")
     generator = np.random.default_rng(settings.seed)
     chosen = [passages[number] for number in generator.permutation(len(passages))[: settings.stretches].tolist()]
     cases = find_repetitions(chosen, generator)

@@ -39,7 +39,7 @@ class FrozenEncoder:
     layers: list[int]  # layers whose states are kept, 0 for the embeddings
     max_length: int  # tokens to which longer texts are cut
     batch_tokens: int  # of a batch, padding included
-    precision: str  # one of ``fairseq_maelm.modules.autocast.PRECISIONS``; the states are single precision
+    precision: str  # one of ``fairseq_maelm.options.PRECISIONS``; the states are single precision
     device: str
 
     @property

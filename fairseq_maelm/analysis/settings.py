@@ -1,0 +1,162 @@
+"""The options of ``maelm analyze`` and ``maelm probe``, in a module that imports neither torch nor fairseq."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_maelm.data.masking import MaskingScheme
+from fairseq_maelm.options import PRECISIONS, check_limits, existing_path, option
+
+CONDITIONS = ("whole", "masked", "dropped")
+# Number of words of a passage of the probes' text.
+PASSAGE = 64
+_TEXT, _MEASURED, _RUN = "text", "measurement", "execution"
+_READ = "inputs (at least one)"
+_INPUTS = ("sts", "words", "tasks", "treebank", "text")
+
+
+def _layers() -> Any:
+    return option(None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED)
+
+
+def _tau() -> Any:
+    text = "share of the energy, the sum of squared singular values, that the effective rank must reach"
+    return option(0.9, help=text, minimum=1e-6, maximum=1, group=_MEASURED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisSettings:
+    """Options of ``maelm analyze``, the same for all models.
+
+    Raises:
+        ValueError: there is no text, or a number is outside its limits.
+    """
+
+    conditions: tuple[str, ...] = option(
+        (), help="inputs to compare: whole (unmasked text), masked (with <mask>), dropped (without the masked tokens) "
+        "(default: whole and masked; for MAE-LM checkpoints also dropped)", choices=CONDITIONS, group=_MEASURED,
+    )  # fmt: skip
+    layers: tuple[int, ...] | None = _layers()
+    mask_prob: float = option(0.15, help="fraction of tokens to mask", group=_MEASURED)
+    leave_unmasked_prob: float = option(
+        0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)", group=_MEASURED
+    )
+    random_token_prob: float = option(
+        0.0, help="fraction of the predicted tokens that the encoder reads as random real tokens (BERT: 0.1)",
+        group=_MEASURED,
+    )  # fmt: skip
+    skip_special_tokens: bool = option(
+        False, help="leave out the representations of special symbols, which the model still sees", group=_MEASURED
+    )
+    tokens: int = option(
+        5_000_000, help="number of tokens to analyze, rounded up to whole blocks", minimum=1, group=_RUN
+    )
+    batch_tokens: int = option(16_384, help="number of tokens in a batch, padding included", minimum=1, group=_RUN)
+    seed: int = option(1, help="random seed of the masks and of the choice of text", minimum=0, group=_RUN)
+    double: bool = option(
+        False,
+        help="compute products in double precision, which resolves singular values below 1e-3 of the largest",
+        group=_RUN,
+    )
+    data: Path | None = option(None, help="prepared data folder", metavar="FOLDER", type=existing_path, group=_TEXT)
+    split: str = option("valid", help="split of --data to analyze", group=_TEXT)
+    text: Path | None = option(
+        None, help="text file to analyze instead of --data: one paragraph per line, a blank line between documents",
+        metavar="FILE", type=existing_path, group=_TEXT,
+    )  # fmt: skip
+    vocabulary: Path | None = option(
+        None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them (default: "
+        "--data)", metavar="FOLDER", type=existing_path, group=_TEXT,
+    )  # fmt: skip
+    max_length: int = option(
+        512,
+        help="maximum number of tokens in a sequence, at most the model's number of positions",
+        minimum=8,
+        group=_TEXT,
+    )
+    tau: float = _tau()
+    centered: bool = option(
+        False, help="subtract the mean of each set of representations; the paper does not", group=_MEASURED
+    )
+
+    def __post_init__(self) -> None:
+        if self.data is None and self.text is None:
+            raise ValueError("there is no text to analyze: give --data or --text")
+        check_limits(self)
+        # Refuses impossible probabilities before any model is loaded.
+        no_tokens = np.empty(0, dtype=np.int64)
+        MaskingScheme(self.mask_prob, no_tokens, self.leave_unmasked_prob, self.random_token_prob)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the settings as JSON types, for the results."""
+        return dict(json.loads(json.dumps(asdict(self), default=str)))
+
+
+def _inputs(text: str, **more: Any) -> Any:
+    return option(more.pop("default", None), help=text, type=existing_path, group=_READ, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSettings:
+    """Options of ``maelm probe``.
+
+    Raises:
+        ValueError: there are no inputs, or a number is outside its limits.
+    """
+
+    sts: Path | None = _inputs(
+        "similarity of sentences: a folder for each set, with a .tsv file for each of its parts (score, tab, sentence, "
+        "tab, sentence)", metavar="FOLDER",
+    )  # fmt: skip
+    words: Path | None = _inputs(
+        "similarity of words: a .tsv file for each set (word, tab, word, tab, score)", metavar="FOLDER"
+    )
+    tasks: tuple[Path, ...] = _inputs(
+        "task folders of `maelm prepare sentences` or `glue`: probes predict classes, cosines are compared with scores "
+        "of pairs (STS-B)", metavar="FOLDER", default=(),
+    )  # fmt: skip
+    treebank: tuple[Path, ...] = _inputs(
+        "parts of speech: CoNLL-U files to fit the probe to and to test it on", nargs=2, default=(),
+        metavar=("TRAIN", "TEST"),
+    )  # fmt: skip
+    text: Path | None = _inputs(
+        "text for effective rank, mean cosine, search and repeated words: one paragraph per line, a blank line between "
+        "documents", metavar="FILE",
+    )  # fmt: skip
+    vocabulary: Path | None = option(
+        None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them",
+        metavar="FOLDER", type=existing_path, group=_MEASURED,
+    )  # fmt: skip
+    layers: tuple[int, ...] | None = _layers()
+    max_length: int = option(
+        128, help="maximum number of tokens in a sequence; longer texts are truncated, and longer sentences of a "
+        "treebank are split",
+        minimum=8, group=_MEASURED,
+    )  # fmt: skip
+    train_rows: int = option(
+        10_000, help="maximum number of training examples of a task to fit probes to", minimum=2, group=_MEASURED
+    )
+    train_words: int = option(
+        25_000, help="maximum number of the treebank's words to fit the probe to", minimum=2, group=_MEASURED
+    )
+    stretches: int = option(
+        1_000, help=f"maximum number of passages of {PASSAGE} words from the text", minimum=2, group=_MEASURED
+    )
+    tau: float = _tau()
+    seed: int = option(1, help="random seed of the examples and of random weights", minimum=0, group=_MEASURED)
+    precision: str = option("fp32", help="precision of the computation", choices=PRECISIONS, group=_MEASURED)
+    batch_tokens: int = option(8_192, help="number of tokens in a batch, padding included", minimum=1, group=_MEASURED)
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        if not any(getattr(self, name) for name in _INPUTS):
+            raise ValueError(f"there is nothing to probe: give one of {', '.join(f'--{name}' for name in _INPUTS)}")
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the settings that determine the results, except the inputs, as JSON types."""
+        left_out = {*_INPUTS, "vocabulary", "batch_tokens"}
+        values = {name: value for name, value in asdict(self).items() if name not in left_out}
+        return dict(json.loads(json.dumps(values)))

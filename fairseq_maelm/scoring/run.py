@@ -1,0 +1,96 @@
+"""Scores of the sentences of files, written block by block, so that an interruption loses one block at most."""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from fairseq_maelm.files.atomic import read_json, write_json
+from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.models import hub
+from fairseq_maelm.options import UsageError
+from fairseq_maelm.scoring import results
+from fairseq_maelm.scoring.likelihood import CheckpointScorer, Sentence, pseudo_log_likelihoods
+from fairseq_maelm.scoring.reading import Item, input_files, read_items
+
+logger = logging.getLogger(__name__)
+
+_BEGUN, _PROGRESS = "scores.begun", "progress.json"
+# Sentences that are computed and written together. Another number changes the last bits of the sums.
+_BLOCK = 2048
+
+
+def score_files(
+    texts: Sequence[Path],
+    output: Path,
+    checkpoint: Path,
+    vocabulary: Path | None,
+    device: str,
+    settings: dict[str, Any],
+    compare: Path | None,
+) -> dict[str, Any]:
+    """Score the sentences of files, or resume, and return the summary; see ``results.summarize``.
+
+    Args:
+        texts: files and folders; see ``input_files``.
+        output: new folder for the scores.
+        checkpoint: file of the model.
+        vocabulary: folder of the vocabulary, by default the checkpoint's.
+        device: device of the model.
+        settings: "method", "first", "precision" and "batch_tokens", options of ``maelm score``.
+        compare: output of another model for the same pairs.
+
+    Raises:
+        ValueError: a text cannot be scored, or the scores to compare with are of other sentences.
+    """
+    files = input_files(texts)
+    items = read_items(files, settings["first"])
+    if compare is not None and not items[0].side:
+        raise UsageError("--compare needs pairs (.tsv, .jsonl): single sentences have no accuracy")
+    others = None if compare is None else results.read_scores(compare)
+    if compare is not None and others is not None:
+        results.refuse_other_items(compare, others, items)
+    folder, data = str(checkpoint.parent), str((vocabulary or checkpoint.parent).absolute())
+    interface = hub.load(folder, checkpoint.name, data, precision=settings["precision"]).to(device)
+    scorer = CheckpointScorer(interface)
+    sentences = scorer.encode([item.text for item in items], [item.place for item in items])
+    tokenizer = Path(hub.find_tokenizer(folder, data))
+    origin = made_from(settings, {"checkpoint": [checkpoint], "vocabulary": [tokenizer], "texts": files})
+
+    prepare_folder(
+        output, results.KIND, origin, lambda result: _write(result, scorer, items, sentences, settings), resumes=True
+    )
+    return results.summarize(results.read_scores(output), others)
+
+
+def _write(
+    result: Path, scorer: CheckpointScorer, items: list[Item], sentences: list[Sentence], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Score what an earlier run has not scored; unfinished scores are next to the result's folder."""
+    begun, progress = result.parent / _BEGUN, result.parent / _PROGRESS
+    if progress.exists() and begun.exists():
+        state = read_json(progress)
+        logger.info("resuming after %s of %s sentences", f"{state['done']:,}", f"{len(items):,}")
+    else:
+        begun.write_text(results.HEADER, encoding="utf-8")
+        state = {"done": 0, "bytes": len(results.HEADER)}
+    with (
+        begun.open("r+b") as stream,
+        tqdm(total=len(items), initial=state["done"], desc="scoring", unit=" sentences") as bar,
+    ):
+        # Drop the part of a block that a killed run has written.
+        stream.truncate(state["bytes"])
+        stream.seek(state["bytes"])
+        for start in range(state["done"], len(items), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            found = pseudo_log_likelihoods(scorer, sentences[block], settings["method"], settings["batch_tokens"])
+            stream.write("".join(map(results.line_of, items[block], found)).encode("utf-8"))
+            stream.flush()
+            os.fsync(stream.fileno())
+            write_json(progress, {"done": start + len(found), "bytes": stream.tell()})
+            bar.update(len(found))
+    os.replace(begun, result / results.SCORES_FILE)
+    return {"sentences": len(items)}
