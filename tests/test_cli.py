@@ -1,6 +1,5 @@
 """The command ``maelm``: its sub-commands, options and messages."""
 
-import argparse
 import importlib
 import subprocess
 import sys
@@ -46,13 +45,6 @@ def test_every_sub_command_explains_itself(name: str, capsys: pytest.CaptureFixt
     assert f"usage: maelm {name}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", cli.SUB_COMMANDS)
-def test_every_argument_has_help(name: str) -> None:
-    parser = argparse.ArgumentParser()
-    importlib.import_module(cli.module_of(name)).add_arguments(parser)
-    assert not [action.dest for action in parser._actions if not action.help]
-
-
 @pytest.mark.parametrize(
     "arguments",
     [[], ["unheard-of"], ["prepare"], ["prepare", "unheard-of"], ["prepare", "corpus"], ["user-dir", "--surplus"]],
@@ -83,18 +75,3 @@ def test_prepare_writes_the_data_argument_and_nothing_else_to_standard_output(
     second = capsys.readouterr()
     assert second.out == first.out
     assert "nothing to do" in second.err
-
-
-def test_ctrl_c_says_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from fairseq_maelm.commands import prepare_corpus as command
-
-    def interrupt(settings: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "prepare", interrupt)
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["prepare", "corpus", str(write_corpus(tmp_path / "text.txt")), "--output", str(tmp_path / "data")])
-    assert caught.value.code == 130
-    assert "the same command resumes" in capsys.readouterr().err

@@ -15,7 +15,6 @@ from fairseq_maelm.adaptation.task import AdaptationTask, AdaptationTaskConfig
 from fairseq_maelm.criterions.maelm import MaelmCriterion, MaelmCriterionConfig
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
 
 def task_of(**changes: Any) -> AdaptationTask:
@@ -58,8 +57,3 @@ def test_the_general_set_is_known_by_its_samples(
 def test_without_a_bound_nothing_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptation, "stop_training", pytest.fail)
     task_of(general_data="elsewhere").post_validate(model_of(), {"loss": 99.0}, {"_general": 1})
-
-
-def test_the_pretraining_task_knows_no_general_text() -> None:
-    own = AdaptationTaskConfig.__dataclass_fields__.keys() - MaelmTaskConfig.__dataclass_fields__.keys()
-    assert own == {"general_data", "general_ratio", "general_loss_bound"}

@@ -103,15 +103,6 @@ def test_chosen_layers_alone_are_kept() -> None:
     assert torch.equal(last["whole"].real[0].gram(), all_layers["whole"].real[2].gram())
 
 
-def test_batch_size_changes_nothing() -> None:
-    encoder, blocks = encoder_of(), Blocks([9, 14, 5, 14, 20, 7, 11])
-    one, other = (collect(encoder, blocks, settings_of(batch_tokens=size)) for size in (1, 1000))
-    for condition in one:
-        for first, second in zip(one[condition].real, other[condition].real):
-            assert first.rows == second.rows
-            assert torch.allclose(first.gram(), second.gram(), rtol=1e-4, atol=1e-3)
-
-
 def test_bert_masking_replaces_and_leaves() -> None:
     blocks = Blocks([60] * 40)
     settings = settings_of(mask_prob=0.5, leave_unmasked_prob=0.3, random_token_prob=0.3, tokens=10**6)

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from fairseq_maelm import cli
-from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 from fairseq_maelm.checkpoints.fit import SETTINGS
-from fairseq_maelm.models import hub
 
 pytest.importorskip("matplotlib")
 
@@ -100,16 +98,3 @@ def test_analysis_of_checkpoints(
         analyze(output, *models, "--data", DATA, *SMALL, "--tau", 0.8)
     with pytest.raises(SystemExit, match="another model"):
         analyze(output, f"--checkpoint=MLM={CHECKPOINT}", "--data", DATA, *SMALL)
-
-
-def test_states_are_those_of_the_hub_interface() -> None:
-    encoder = CheckpointEncoder(CHECKPOINT, DATA)
-    interface = hub.load(str(KEPT), CHECKPOINT.name, str(DATA))
-    line = "The sailor takes the rope."
-    tokens = interface.encode_batch([line, "The judge decides near the bench until evening."])
-    with torch.inference_mode():
-        expected = interface.extract_features(tokens, return_all_hiddens=True)
-        actual = encoder.hidden_states(tokens)
-    assert len(actual) == len(expected) == encoder.num_layers + 1
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(actual, expected))
-    assert [0, *encoder.encode_line(line), 2] == interface.encode(line).tolist()

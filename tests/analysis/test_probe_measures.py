@@ -53,17 +53,6 @@ def test_probes_are_scikit_learn_s() -> None:
     assert measures.most_frequent(np.array([2, 1, 1]), np.array([1, 2, 1, 1])) == 0.75
 
 
-def test_labels_are_found_in_states_that_hold_them_and_nowhere_else() -> None:
-    generator = np.random.default_rng(0)
-    labels, states = generator.integers(0, 2, 2000), rows(2000, 20)
-    states[:, 3] += 40 * labels
-    parts = states[:1000], labels[:1000], states[1000:], labels[1000:]
-    shuffled = parts[0], generator.permutation(parts[1]), *parts[2:]
-    for probe in (measures.nearest_neighbor, measures.logistic_regression):
-        assert probe(*parts) > 0.99
-        assert 0.4 < probe(*shuffled) < 0.6
-
-
 def test_a_probe_that_was_stopped_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(measures, "_ITERATIONS", 1)
     states, labels = rows(60, 5), np.arange(60) % 2

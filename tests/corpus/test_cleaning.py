@@ -2,16 +2,13 @@
 
 import io
 import unicodedata
-from pathlib import Path
 
 import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.corpus.cleaning import Deduplicator, clean_segments
 from fairseq_maelm.corpus.encoding import CleanedTextWriter, read_chunk
-from fairseq_maelm.corpus.reading import Segment, Source
 from fairseq_maelm.text.cleaning import clean_text
 
 from .texts import flat, make_documents, train_model
@@ -94,24 +91,3 @@ def test_blocks_join_to_the_same_text_wherever_they_are_cut(lines: list[str], cu
         for number, document in enumerate(documents)
         for position, line in enumerate(document)
     ]
-
-
-def write_without_duplicates(blocks: list[bytes], starts_file: bool) -> tuple[bytes, int, int, int]:
-    """Return the written text, the numbers of documents and paragraphs, and that of dropped paragraphs."""
-    duplicates, stream = Deduplicator(), io.BytesIO()
-    writer = CleanedTextWriter(stream)
-    for data in blocks:
-        cleaned = clean_segments([Segment(Source(Path("a")), 1, data, starts_file)], with_digests=True)
-        writer.write(duplicates.filter(cleaned.data.split(b"\n")[:-1], cleaned.digests))
-    return stream.getvalue(), writer.documents, writer.paragraphs, duplicates.dropped
-
-
-def test_duplicates_are_dropped_within_and_across_blocks() -> None:
-    first, second = b"x\ny\n\nx\n\nz\n", b"  y \nw\n"
-    assert write_without_duplicates([first], starts_file=True) == (b"x\ny\n\nz\n", 2, 3, 1)
-    assert write_without_duplicates([first, second], starts_file=False) == (b"x\ny\n\nz\nw\n", 2, 4, 2)
-
-
-def test_a_document_goes_on_after_its_first_paragraph_was_dropped() -> None:
-    blocks = [b"same\nend\n", b"same\n\nsame\nnew\n", b"more\n"]
-    assert write_without_duplicates(blocks, starts_file=False) == (b"same\nend\n\nnew\nmore\n", 2, 4, 2)

@@ -64,36 +64,6 @@ def test_killed_at_every_rename_and_resumed_gives_the_same_result(
         assert contents(settings.output) == expected
 
 
-def test_a_run_killed_again_and_again_advances(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "CHUNK_BYTES", 1000)
-    settings = settings_for(folder)
-    killed = 0
-    while killed < 100:
-        with monkeypatch.context() as patch:
-            # As many as the last step needs, which always starts again: vocabulary, data, state, manifest, folder.
-            count_renames(patch, allowed=9)
-            try:
-                prepare(settings)
-                break
-            except Killed:
-                killed += 1
-                assert not (settings.output / "manifest.json").exists()
-    assert 2 < killed < 100
-    expected = prepare(settings_for(folder, output=folder / "at_once"))
-    assert contents(settings.output) == contents(expected.folders[0])
-
-
-def test_an_interrupted_run_is_not_mixed_with_another_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        count_renames(patch, allowed=6)
-        prepare(settings_for(folder))
-    with pytest.raises(CorpusError, match="was made from something else: --seed was 1 and is now 2"):
-        prepare(settings_for(folder, seed=2))
-    write_text(folder / "text.txt", make_documents(61))
-    with pytest.raises(CorpusError, match=r"text\.txt was changed since"):
-        prepare(settings_for(folder))
-
-
 CHILD = """
 import sys
 from pathlib import Path

@@ -133,15 +133,9 @@ def test_a_paragraph_of_which_a_brought_model_leaves_nothing_is_a_blank_line_as_
     write_text(folder / "valid.txt", [["du", "\u2603", "fa\u2603"]])
     settings = settings_for(folder, valid=(folder / "valid.txt",), sentencepiece_model=model)
     assert prepare(settings).manifest["counts"]["valid"]["paragraphs_without_tokens"] == 1
+    assert (folder / "data" / "sentencepiece.bpe.model").read_bytes() == model.read_bytes()
     theirs = preprocess(folder, folder / "data", "valid", list(read_documents(folder / "valid.txt")), workers=1)
     assert (folder / "data" / "valid.bin").read_bytes() == (theirs / "train.bin").read_bytes()
-
-
-def test_a_brought_model_is_used_as_it_is(folder: Path) -> None:
-    model = folder / "mine.model"
-    model.write_bytes(train_model(flat(DOCUMENTS), model_type="unigram"))
-    prepare(settings_for(folder, sentencepiece_model=model))
-    assert (folder / "data" / "sentencepiece.bpe.model").read_bytes() == model.read_bytes()
 
 
 def test_the_vocabulary_is_trained_on_the_training_split_only(folder: Path) -> None:
@@ -150,18 +144,12 @@ def test_the_vocabulary_is_trained_on_the_training_split_only(folder: Path) -> N
     assert "q" not in (folder / "data" / "dict.txt").read_text(encoding="utf-8")
 
 
-def test_duplicates_are_dropped_and_counted(folder: Path) -> None:
-    first, second = DOCUMENTS[:2]
-    write_text(folder / "text.txt", [*DOCUMENTS, first, [*second, "Mara sole."]])
-    manifest = prepare(settings_for(folder, deduplicate=True)).manifest
-    assert manifest["duplicate_paragraphs_dropped"] == {"inputs": len(first) + len(second)}
-    found = decoded_documents(folder / "data", "train") + decoded_documents(folder / "data", "valid")
-    assert sorted(found) == sorted(normalized([*DOCUMENTS, ["Mara sole."]]))
-
-
-def test_deduplication_drops_from_training_what_own_validation_files_hold(folder: Path) -> None:
+def test_duplicates_are_dropped_within_and_across_chunks_and_first_from_training(folder: Path) -> None:
     write_text(folder / "valid.txt", DOCUMENTS[:3])
+    # The last document goes on after its first paragraphs were dropped, and repeats its own.
+    write_text(folder / "text.txt", [*DOCUMENTS, DOCUMENTS[4], [*DOCUMENTS[5], "Mara sole.", "Mara sole.", "Le."]])
     manifest = prepare(settings_for(folder, valid=(folder / "valid.txt",), deduplicate=True)).manifest
-    assert manifest["duplicate_paragraphs_dropped"] == {"valid": 0, "inputs": sum(map(len, DOCUMENTS[:3]))}
+    dropped = sum(map(len, [*DOCUMENTS[:3], *DOCUMENTS[4:6]])) + 1
+    assert manifest["duplicate_paragraphs_dropped"] == {"valid": 0, "inputs": dropped}
     assert decoded_documents(folder / "data", "valid") == normalized(DOCUMENTS[:3])
-    assert decoded_documents(folder / "data", "train") == normalized(DOCUMENTS[3:])
+    assert decoded_documents(folder / "data", "train") == normalized([*DOCUMENTS[3:], ["Mara sole.", "Le."]])

@@ -1,7 +1,5 @@
 """Requests for a preparation: the same again, another for the same folder, and impossible ones."""
 
-import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,52 +7,7 @@ import pytest
 
 from fairseq_maelm.corpus import CorpusError, prepare
 
-from .texts import DOCUMENTS, as_text, contents, settings_for, write_text
-
-
-def test_the_same_request_again_does_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    prepare(settings_for(folder))
-    before = {path: path.stat().st_mtime_ns for path in (folder / "data").iterdir()}
-    caplog.set_level(logging.INFO)
-    prepare(settings_for(folder, workers=2))
-    assert "nothing to do" in caplog.text
-    assert {path: path.stat().st_mtime_ns for path in (folder / "data").iterdir()} == before
-
-
-def test_a_copy_of_the_same_text_counts_as_the_same_input(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    prepare(settings_for(folder))
-    (folder / "elsewhere").mkdir()
-    copy = Path(shutil.copy(folder / "text.txt", folder / "elsewhere" / "text.txt"))
-    caplog.set_level(logging.INFO)
-    prepare(settings_for(folder, inputs=(copy,)))
-    assert "nothing to do" in caplog.text
-
-
-OTHER_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
-    "seed": ({"seed": 7}, "--seed was 1 and is now 7"),
-    "fraction": ({"valid_fraction": 0.5}, "--valid-fraction was None and is now 0.5"),
-    "duplicates": ({"deduplicate": True}, "--deduplicate was False and is now True"),
-    "field": ({"json_field": "body"}, "--json-field was 'text' and is now 'body'"),
-}
-
-
-@pytest.mark.parametrize("name", OTHER_REQUESTS)
-def test_another_request_for_the_same_folder_names_the_difference(finished: Path, name: str) -> None:
-    changes, message = OTHER_REQUESTS[name]
-    before = contents(finished / "data")
-    with pytest.raises(CorpusError, match=message):
-        prepare(settings_for(finished, **changes))
-    assert contents(finished / "data") == before
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a finished preparation, not to be changed."""
-    folder = tmp_path_factory.mktemp("finished")
-    write_text(folder / "text.txt", DOCUMENTS)
-    prepare(settings_for(folder))
-    return folder
-
+from .texts import DOCUMENTS, as_text, settings_for
 
 BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "no inputs": ({"inputs": ()}, "name at least one input"),

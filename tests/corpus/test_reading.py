@@ -42,20 +42,15 @@ FORMATS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_documents(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("segment_bytes", [1, 100, 10**6])
+def test_every_format_gives_the_same_documents_in_segments_of_any_size(
+    tmp_path: Path, name: str, segment_bytes: int
+) -> None:
     path = tmp_path / name
     path.write_bytes(FORMATS[name]())
     assert list(read_documents(path)) == DOCUMENTS
-
-
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("segment_bytes", [1, 100, 10**6])
-def test_segments_hold_all_lines_and_their_numbers(tmp_path: Path, name: str, segment_bytes: int) -> None:
-    path = tmp_path / name
-    path.write_bytes(FORMATS[name]())
     reader = SourceReader(find_sources([path])[0], segment_bytes)
     segments = list(reader)
-    whole = b"".join(segment.data for segment in segments)
     line = 1
     for segment in segments:
         assert segment.first_line == line
@@ -63,7 +58,6 @@ def test_segments_hold_all_lines_and_their_numbers(tmp_path: Path, name: str, se
         line += segment.data.count(b"\n")
     assert len(segments) == 1 if segment_bytes == 10**6 else len(segments) > 5
     assert [text for segment in segments for text in cleaned_lines(segment) if text] == flat(DOCUMENTS)
-    assert len(whole) == sum(len(segment.data) for segment in segments) > 1000
     assert reader.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert reader.bytes_read == path.stat().st_size
 

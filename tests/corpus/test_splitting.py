@@ -23,14 +23,6 @@ def test_the_threshold_is_found_block_by_block(monkeypatch: pytest.MonkeyPatch) 
     assert draw_split(10_000, 137, 3, seed=5) == at_once
 
 
-@given(st.integers(0, 500), st.integers(1, 500))
-def test_documents_keep_their_place_in_any_grouping(first: int, count: int) -> None:
-    split = draw_split(1000, 100, 4, seed=2)
-    assert np.array_equal(split.targets(first, count), split.targets(0, 1000)[first : first + count])
-    documents = np.repeat(np.arange(first, first + count), 2)
-    assert np.array_equal(split.targets_of(documents), split.targets(0, 1000)[documents])
-
-
 def test_keys_are_distinct_uniform_and_depend_on_seed_and_purpose() -> None:
     keys = random_keys(0, 100_000, seed=1, purpose="valid")
     assert keys.dtype == np.uint64
@@ -39,8 +31,3 @@ def test_keys_are_distinct_uniform_and_depend_on_seed_and_purpose() -> None:
     assert np.abs(shares - 1 / 8).max() < 0.005
     for other in (random_keys(0, 100_000, 2, "valid"), random_keys(0, 100_000, 1, "shard")):
         assert abs(np.corrcoef(keys.astype(float), other.astype(float))[0, 1]) < 0.01
-
-
-def test_shards_are_even_and_independent_of_the_validation_split() -> None:
-    targets = draw_split(100_000, 20_000, 4, seed=3).targets(0, 100_000)
-    assert np.abs(np.bincount(targets, minlength=5) / 20_000 - 1).max() < 0.03

@@ -201,6 +201,7 @@ _TEXT_COMMANDS = {
     "analyze": "analyze --checkpoint a={pretrained} --text {bad} --vocabulary {data} --output {new} --tokens 400",
     "labels": "export --checkpoint {classifier} --vocabulary {sentences} --output {new} --format maelm --labels {bad} "
     "--architecture sequence-classification",
+    "score": "score {bad} --checkpoint {pretrained} --vocabulary {data} --output {new}",
     "recipe": "sweep {bad} --data {folder} --checkpoint a={pretrained} --output {new}",
 }
 

@@ -178,10 +178,6 @@ def test_a_killed_run_resumes_to_the_same_file(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("empty.txt", b"", "empty.txt has no sentences"),
-        ("blank.txt", b"\n \n", "blank.txt has no sentences"),
-        ("latin.txt", b"a cook\nna\xefve\n", "latin.txt:2: not valid UTF-8"),
-        ("zero.txt", b"a\x00b\n", "zero.txt:1: holds the character NUL"),
         ("long.txt", b"a cook\n" + b"a cook " * 400 + b"\n", r"long.txt:2: the text has \d+ tokens and the model has"),
         ("one.tsv", b"a\tb\na cook\n", "one.tsv:2: a pair is two sentences with a tab between them"),
         ("half.tsv", b"a cook\t \n", "half.tsv:1: the bad sentence is empty"),
