@@ -71,6 +71,10 @@ class FairseqSession:
             import fairseq_maelm
 
             fairseq_maelm.register()
+            if self.settings.device == "cpu":
+                from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
+
+                keep_freed_memory()  # as fairseq-train does when it looks for a checkpoint
         # fairseq says much at every start.
         logging.getLogger("fairseq").setLevel(logging.WARNING)
         if self.contender.kind == "ours":

@@ -22,6 +22,8 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
+from fairseq_maelm.fairseq_fixes.replacements import replaces
+
 _ATTEMPTS, _PAUSE_SECONDS = 3, 2.5
 # Names of unfinished files: this module's, and fairseq's without it.
 _UNFINISHED = re.compile(r"(?:checkpoint.*|crash)\.pt(?:\.\d+-[0-9a-f]{8})?\.tmp")
@@ -43,6 +45,7 @@ def _unfinished(target: str) -> Iterator[str]:
         raise
 
 
+@replaces(PathManager, "copy")
 def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
     """Copy a file atomically, in place of ``PathManager.copy``.
 
@@ -56,6 +59,7 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
     return True
 
 
+@replaces(checkpoint_utils, "torch_persistent_save")
 def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
     """Save a checkpoint atomically, with up to three attempts; remote and asynchronous writes are left to fairseq."""
     if async_write or not PathManager.supports_rename(filename):
@@ -72,6 +76,7 @@ def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
             time.sleep(_PAUSE_SECONDS)
 
 
+@replaces(checkpoint_utils, "verify_checkpoint_directory")
 def verify_folder(save_dir: str) -> None:
     """Create the save folder and test whether it is writable, with a unique test file, unlike fairseq."""
     if not os.path.exists(save_dir):
@@ -85,10 +90,3 @@ def remove_unfinished(folder: Path) -> None:
     for path in folder.iterdir():
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)
-
-
-def write_whole_checkpoints() -> None:
-    """Make fairseq use the functions of this module."""
-    PathManager.copy = staticmethod(copy_whole)
-    checkpoint_utils.torch_persistent_save = save_whole
-    checkpoint_utils.verify_checkpoint_directory = verify_folder

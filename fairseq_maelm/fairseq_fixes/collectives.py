@@ -12,9 +12,12 @@ from typing import Any
 import torch.distributed as dist
 from fairseq.distributed import utils as distributed_utils
 
+from fairseq_maelm.fairseq_fixes.replacements import replaces
+
 _gather_on_gpu = distributed_utils.all_gather_list
 
 
+@replaces(distributed_utils, "all_gather_list")
 def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
     """Gather any data from all ranks, in the order of the ranks."""
     group = distributed_utils.get_global_group() if group is None else group
@@ -25,14 +28,9 @@ def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list
     return gathered
 
 
+@replaces(distributed_utils, "_broadcast_object_slow")
 def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
     """Send any object from one rank to all others; the ranks of a run trust each other."""
     holder = [obj]
     dist.broadcast_object_list(holder, src=src_rank, group=group, device=dist_device)
     return holder[0]
-
-
-def mend_exchange() -> None:
-    """Make fairseq use the functions of this module."""
-    distributed_utils.all_gather_list = all_gather_list
-    distributed_utils._broadcast_object_slow = broadcast_object

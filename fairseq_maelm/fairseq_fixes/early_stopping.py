@@ -13,6 +13,8 @@ from typing import Any
 
 from fairseq.trainer import Trainer
 
+from fairseq_maelm.fairseq_fixes.replacements import replaces
+
 _NAME = "early_stopping"
 # Attributes of fairseq's function.
 _BEST, _COUNT = "best", "num_runs"
@@ -42,14 +44,10 @@ def restore_patience(extra_state: dict[str, Any]) -> None:
         vars(_Program.counting).update(extra_state.get(_NAME, {}))
 
 
+@replaces(Trainer, "state_dict")
 @functools.wraps(_state_dict)
 def _with_patience(self: Trainer) -> dict[str, Any]:
     state: dict[str, Any] = _state_dict(self)
     if hasattr(_Program.counting, _BEST):
         state["extra_state"][_NAME] = {name: getattr(_Program.counting, name) for name in (_BEST, _COUNT)}
     return state
-
-
-def keep_patience() -> None:
-    """Make fairseq's trainer save the counter."""
-    Trainer.state_dict = _with_patience

@@ -16,11 +16,14 @@ import torch
 from fairseq.models.ema.ema import EMA
 from fairseq.trainer import Trainer
 
+from fairseq_maelm.fairseq_fixes.replacements import replaces
+
 logger = logging.getLogger(__name__)
 
 _load_checkpoint = Trainer.load_checkpoint
 
 
+@replaces(EMA, "_step_internal")
 def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
     """Update the average with a model's weights; integers are copied."""
     average = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
@@ -65,8 +68,3 @@ def _restore(trainer: Trainer, extra_state: dict[str, Any]) -> None:
     if ema.config.ema_fp32:
         ema.build_fp32_params(extra_state.get("ema_fp32_params"))
     ema.update_freq_counter = trainer.get_num_updates() % ema.config.ema_update_freq
-
-
-def mend_averages() -> None:
-    """Make fairseq average by this module."""
-    EMA._step_internal = _average

@@ -13,11 +13,14 @@ import numpy as np
 from fairseq.data import data_utils
 from fairseq.tasks import FairseqTask
 
+from fairseq_maelm.fairseq_fixes.replacements import replaces
+
 _without_remainder = data_utils.batch_by_size
 _step_of_a_batch = FairseqTask.valid_step
 _reduce_outputs = FairseqTask.reduce_metrics
 
 
+@replaces(data_utils, "batch_by_size")
 def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> list[Any]:
     """Cut ordered indices into fairseq's batches, and a last batch of the indices that fairseq would drop."""
     ordered = indices if isinstance(indices, np.ndarray) else np.fromiter(indices, dtype=np.int64)
@@ -29,6 +32,7 @@ def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> list[Any
     return [*batches, remainder] if len(remainder) else batches
 
 
+@replaces(FairseqTask, "valid_step")
 def valid_step(
     task: FairseqTask, sample: dict[str, Any], model: Any, criterion: Any, **options: Any
 ) -> tuple[Any, Any, dict[str, Any]]:
@@ -38,13 +42,7 @@ def valid_step(
     return _step_of_a_batch(task, sample, model, criterion, **options)
 
 
+@replaces(FairseqTask, "reduce_metrics")
 def reduce_metrics(task: FairseqTask, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
     """Log the metrics of all non-empty outputs."""
     _reduce_outputs(task, [output for output in logging_outputs if output], criterion)
-
-
-def keep_every_example() -> None:
-    """Make fairseq use the functions of this module."""
-    data_utils.batch_by_size = batch_by_size
-    FairseqTask.valid_step = valid_step
-    FairseqTask.reduce_metrics = reduce_metrics

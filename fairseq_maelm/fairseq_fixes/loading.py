@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from fairseq_maelm.checkpoints.integrity import find_danger
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state
+from fairseq_maelm.fairseq_fixes.replacements import replaces
 
 # Overrides what callers of torch.load pass (torch's notes on serialization).
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -39,6 +40,7 @@ def _only_plain_data() -> Iterator[None]:
             os.environ[_ONLY_WEIGHTS] = before
 
 
+@replaces(checkpoint_utils, "load_checkpoint_to_cpu")
 @functools.wraps(_load_otherwise)
 def load_plain_data(path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False) -> Any:
     """Load a checkpoint like fairseq; raise a CheckpointError if it holds anything but plain data."""
@@ -54,8 +56,3 @@ def load_plain_data(path: str, arg_overrides: dict[str, Any] | None = None, load
     if arg_overrides is not None:
         checkpoint_utils.overwrite_args_by_name(state["cfg"], arg_overrides)
     return checkpoint_utils._upgrade_state_dict(state)
-
-
-def load_as_plain_data() -> None:
-    """Make fairseq use the function of this module."""
-    checkpoint_utils.load_checkpoint_to_cpu = load_plain_data

@@ -12,6 +12,8 @@ import warnings
 import torch
 from fairseq import trainer
 
+from fairseq_maelm.fairseq_fixes.replacements import replaces
+
 # Beginnings of warnings: of Hydra about fairseq's use of it, and of torch about fairseq's loaders and autocast.
 _WARNINGS = (
     r"\s*The version_base parameter is not specified",
@@ -21,6 +23,7 @@ _WARNINGS = (
 )
 
 
+@replaces(trainer, "_catalog_shared_params")
 def _find_shared(model: torch.nn.Module) -> list[list[str]]:
     """Return the names of each parameter that has more than one, without those that a module lacks."""
     names: dict[torch.nn.Parameter, list[str]] = {}
@@ -30,8 +33,7 @@ def _find_shared(model: torch.nn.Module) -> list[list[str]]:
 
 
 def leave_out_noise() -> None:
-    """Make fairseq name shared parameters only, log no details of batches, and cause no known warnings."""
-    trainer._catalog_shared_params = _find_shared
+    """Make fairseq log no details of batches and cause no known warnings."""
     logging.getLogger("fairseq.tasks.fairseq_task").setLevel(logging.WARNING)
     logging.getLogger("fairseq.utils").addFilter(lambda record: "has already been imported" not in record.getMessage())
     for text in _WARNINGS:

@@ -2,18 +2,16 @@
 
 Reason: glibc returns large freed blocks to the system and requests them again a moment later, and the system clears
 each page on its first use. A training step frees and allocates the same gigabytes again and again, which takes a tenth
-of its time or more. Creating a trainer on a CPU applies this, for all tasks (fairseq's own too) and optimizers.
-Programs that only load a model have no trainer and are not changed. The command ``maelm`` applies it itself.
+of its time or more. ``resuming`` applies this when a run on a CPU looks for a checkpoint, for all tasks (fairseq's own
+too) and optimizers. Programs that only load a model are not changed. The command ``maelm`` applies it itself.
 Test: tests/fairseq_fixes/test_memory.py.
 """
 
 import ctypes
-import functools
 import logging
 import os
 import platform
 from functools import cache
-from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +38,3 @@ def keep_freed_memory() -> bool:
         return False
     # Large tensors are allocated on the heap, and the heap is never trimmed; mallopt returns 1 on success.
     return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
-
-
-@cache
-def keep_memory_in_training() -> None:
-    """Make fairseq's trainer keep freed memory if it trains on a CPU."""
-    # ``maelm`` imports this module too, and importing fairseq takes seconds.
-    from fairseq.trainer import Trainer
-
-    original = Trainer.__init__
-
-    @functools.wraps(original)
-    def set_up(self: Any, *args: Any, **options: Any) -> None:
-        original(self, *args, **options)
-        if self.device.type == "cpu":
-            keep_freed_memory()
-
-    Trainer.__init__ = set_up

@@ -26,7 +26,9 @@ from fairseq_maelm.fairseq_fixes.checkpoint_files import copy_whole, remove_unfi
 from fairseq_maelm.fairseq_fixes.collectives import broadcast_object
 from fairseq_maelm.fairseq_fixes.early_stopping import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.ema import load_with_average
+from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.fairseq_fixes.metric import check_metric
+from fairseq_maelm.fairseq_fixes.replacements import replaces
 from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
 from fairseq_maelm.fairseq_fixes.setup_files import read_setup_files, write_with_first_checkpoint
 from fairseq_maelm.files.atomic import FolderLock, remove_partial_files
@@ -40,9 +42,12 @@ _load_checkpoint = checkpoint_utils.load_checkpoint
 _locks: dict[str, FolderLock] = {}
 
 
+@replaces(checkpoint_utils, "load_checkpoint")
 @functools.wraps(_load_checkpoint)
 def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
     watch(sys._getframe(1).f_globals)
+    if trainer.device.type == "cpu":
+        keep_freed_memory()
     if not is_local(cfg.save_dir):
         return tuple(_load_checkpoint(cfg, trainer, **passthrough_args))
     start = _decided_by_first_rank(trainer, functools.partial(_prepare, cfg, trainer))
@@ -59,6 +64,7 @@ def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
     return extra_state, epoch_itr
 
 
+@replaces(Trainer, "load_checkpoint")
 @functools.wraps(load_with_average)
 def _restore_or_refuse(self: Trainer, filename: str, *args: Any, **options: Any) -> Any:
     try:
@@ -158,9 +164,3 @@ def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> str | None:
     if 0 < patience <= validations_without_improvement():
         return f"--patience {patience}"
     return None
-
-
-def guard_save_folder() -> None:
-    """Make fairseq use the functions of this module."""
-    checkpoint_utils.load_checkpoint = _load
-    Trainer.load_checkpoint = _restore_or_refuse

@@ -6,11 +6,10 @@ files from which a task is set up are copied into the save folder, under the sam
 Test: tests/fairseq_fixes/test_setup_files.py, and tests/end_to_end/test_setup_files.py through the commands.
 """
 
-import functools
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils, utils
+from fairseq import utils
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
 from fairseq_maelm.files.atomic import write_bytes
@@ -21,7 +20,7 @@ VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE)
 # The files of fairseq's own task; this package's tasks declare theirs as ``setup_files``.
 _OF_SENTENCES = (MODEL_FILE, *(f"input0/{name}" for name in VOCABULARY_FILES), f"label/{DICTIONARY_FILE}")
 # Files to write together with the first checkpoint, so that a run without a checkpoint leaves nothing.
-_missing: dict[Path, bytes] = {}
+_waiting: dict[Path, bytes] = {}
 
 
 def setup_files(task: type) -> tuple[str, ...]:
@@ -54,8 +53,14 @@ def read_setup_files(task: Any, folder: Path) -> dict[Path, bytes]:
 
 def write_with_first_checkpoint(files: dict[Path, bytes]) -> None:
     """Write the files of ``read_setup_files`` when this process saves its first checkpoint."""
-    _missing.clear()
-    _missing.update(files)
+    _waiting.clear()
+    _waiting.update(files)
+
+
+def write_waiting_files() -> None:
+    """Write the files that wait for the first checkpoint; called before each checkpoint."""
+    write_setup_files(_waiting)
+    _waiting.clear()
 
 
 def write_setup_files(files: dict[Path, bytes]) -> None:
@@ -63,17 +68,3 @@ def write_setup_files(files: dict[Path, bytes]) -> None:
     for target, content in files.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(target, content)
-
-
-def keep_setup_files() -> None:
-    """Make fairseq write setup files together with the first checkpoint."""
-    # Looked up here, after ``stopping`` has replaced it.
-    save_checkpoint = checkpoint_utils.save_checkpoint
-
-    @functools.wraps(save_checkpoint)
-    def save(*args: Any, **options: Any) -> Any:
-        write_setup_files(_missing)
-        _missing.clear()
-        return save_checkpoint(*args, **options)
-
-    checkpoint_utils.save_checkpoint = save

@@ -20,6 +20,9 @@ from fairseq import checkpoint_utils
 from fairseq.data.iterators import GroupedIterator
 from fairseq.trainer import Trainer
 
+from fairseq_maelm.fairseq_fixes.replacements import replaces
+from fairseq_maelm.fairseq_fixes.setup_files import write_waiting_files
+
 logger = logging.getLogger(__name__)
 
 _has_next = GroupedIterator.has_next
@@ -48,11 +51,13 @@ def running_trainer() -> Trainer | None:
     return _Run.trainer()
 
 
+@replaces(GroupedIterator, "has_next")
 @functools.wraps(_has_next)
 def _has_next_unless_stopped(self: GroupedIterator) -> bool:
     return not _Run.stopped and bool(_has_next(self))
 
 
+@replaces(Trainer, "get_train_iterator")
 @functools.wraps(_get_train_iterator)
 def _next_epoch_unless_stopped(self: Trainer, *args: Any, **options: Any) -> Any:
     if _Run.trainer() is not self:
@@ -65,13 +70,8 @@ def _next_epoch_unless_stopped(self: Trainer, *args: Any, **options: Any) -> Any
     return _get_train_iterator(self, *args, **options)
 
 
+@replaces(checkpoint_utils, "save_checkpoint")
 @functools.wraps(_save_checkpoint)
 def _save_unless_stopped(*args: Any, **options: Any) -> Any:
+    write_waiting_files()
     return None if _Run.stopped else _save_checkpoint(*args, **options)
-
-
-def let_tasks_stop() -> None:
-    """Make fairseq's loops obey ``stop_training``."""
-    GroupedIterator.has_next = _has_next_unless_stopped
-    Trainer.get_train_iterator = _next_epoch_unless_stopped
-    checkpoint_utils.save_checkpoint = _save_unless_stopped

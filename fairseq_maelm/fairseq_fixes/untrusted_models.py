@@ -16,6 +16,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state, shown
+from fairseq_maelm.fairseq_fixes.replacements import replaces
 
 # fairseq's own tasks and models that this package uses; none of them evaluates an option.
 OF_FAIRSEQ = {
@@ -46,13 +47,9 @@ def refuse_foreign(path: Path) -> None:
             raise CheckpointError(f"{path} names fairseq's {section} {shown(name)}, which is not loaded here")
 
 
+@replaces(checkpoint_utils, "load_model_ensemble_and_task")
 @functools.wraps(_load)
 def _load_checked(filenames: Sequence[str], *args: Any, **options: Any) -> Any:
     for filename in filenames:
         refuse_foreign(Path(filename))
     return _load(filenames, *args, **options)
-
-
-def look_before_building() -> None:
-    """Make fairseq check each file before it builds a model from it."""
-    checkpoint_utils.load_model_ensemble_and_task = _load_checked

@@ -5,13 +5,10 @@ import platform
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from fairseq.trainer import Trainer
 
-import fairseq_maelm
-from fairseq_maelm.fairseq_fixes import memory
+from fairseq_maelm.fairseq_fixes import memory, resuming
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
@@ -63,21 +60,10 @@ def test_a_users_choice_and_another_c_library_are_left_alone(
 
 @pytest.mark.parametrize(("device", "calls"), [("cpu", 1), ("cuda", 0)])
 def test_a_training_on_a_cpu_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch, device: str, calls: int) -> None:
-    """Creating a trainer is enough, whatever the task and the optimizer."""
+    """Every run looks for a checkpoint first, whatever its task and its optimizer."""
     called: list[bool] = []
-    made: list[Any] = []
-
-    def make(self: Any, *args: Any) -> None:
-        self.device = SimpleNamespace(type=device)
-        made.append(args)
-
-    monkeypatch.setattr(Trainer, "__init__", make)
-    monkeypatch.setattr(memory, "keep_freed_memory", lambda: called.append(True))
-    memory.keep_memory_in_training.__wrapped__()
-    Trainer("cfg", "task", "model", "criterion")
-    assert made == [("cfg", "task", "model", "criterion")] and len(called) == calls
-
-
-def test_the_trainer_of_this_package_is_so() -> None:
-    fairseq_maelm.register()
-    assert Trainer.__init__.__module__ == "fairseq.trainer" and hasattr(Trainer.__init__, "__wrapped__")
+    monkeypatch.setattr(resuming, "keep_freed_memory", lambda: called.append(True))
+    monkeypatch.setattr(resuming, "is_local", lambda path: False)
+    monkeypatch.setattr(resuming, "_load_checkpoint", lambda cfg, trainer: (None, None))
+    resuming._load(SimpleNamespace(save_dir="run"), SimpleNamespace(device=SimpleNamespace(type=device)))
+    assert len(called) == calls

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import fairseq_cli.train
 import pytest
 from fairseq import checkpoint_utils
 from fairseq.data.iterators import CountingIterator, GroupedIterator
@@ -63,9 +62,3 @@ def test_the_next_run_of_the_process_is_not_stopped() -> None:
 def test_a_validation_that_is_under_way_goes_on() -> None:
     stopping.stop_training("of a test")
     assert list(CountingIterator(range(3))) == [0, 1, 2], "sets that are validated later are not grouped"
-
-
-def test_fairseqs_programs_are_left_alone() -> None:
-    assert fairseq_cli.train.should_stop_early.__module__ == "fairseq_cli.train"
-    assert fairseq_cli.train.validate_and_save.__module__ == "fairseq_cli.train"
-    assert checkpoint_utils.save_checkpoint.__name__ == "save_checkpoint"
