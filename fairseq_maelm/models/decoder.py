@@ -7,7 +7,7 @@ from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerConfig
-from fairseq_maelm.modules.attention.rotary import rotations
+from fairseq_maelm.modules.attention.rotary import Rotation, rotations
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions
 from fairseq_maelm.modules.reassemble import reassemble
@@ -65,7 +65,8 @@ class MaelmDecoder(nn.Module):
         positions = torch.arange(full.shape[1], device=full.device)
         states = self.embed(full, positions, encoder)
         bias = self.bias(positions, self.lengths(visible, encoder, layout), states)
-        return self.normalize(run_layers(self.layers, states, bias, output_at)[-1])
+        memory, memory_bias = self.memory(visible, encoder, layout, bias.rotations)
+        return self.normalize(run_layers(self.layers, states, bias, output_at, memory, memory_bias)[-1])
 
     def embed(self, rows: Tensor, positions: Tensor, encoder: MaelmEncoder) -> Tensor:
         """Return the first layer's input: rows <float>[..., D] at the decoder's width, with their positions."""
@@ -91,6 +92,12 @@ class MaelmDecoder(nn.Module):
         """Return the bias of self-attention at positions <int64>[T]; ``states`` give the dtype of rotations."""
         turns = rotations(positions[None], self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         return AttentionBias(lengths=lengths, causal=self.autoregressive, rotations=turns, padded_to=len(positions))
+
+    def memory(
+        self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
+    ) -> tuple[Tensor | None, AttentionBias | None]:
+        """Return what cross-attention reads, and its bias for queries with these rotations: nothing here."""
+        return None, None
 
     def normalize(self, states: Tensor) -> Tensor:
         """Return the output of the stack; that of modern layers is normalized once at the end."""

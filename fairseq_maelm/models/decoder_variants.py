@@ -21,31 +21,12 @@ class SelfCrossDecoder(MaelmDecoder):
     attention = "self_cross"
     reads_encoder = True
 
-    def forward(
-        self,
-        full: Tensor,
-        visible: EncoderOutput,
-        encoder: MaelmEncoder,
-        layout: Layout | None,
-        output_at: OutputPositions | None = None,
-    ) -> Tensor:
-        """See ``MaelmDecoder``."""
-        positions = torch.arange(full.shape[1], device=full.device)
-        states, memory = self.embed(full, positions, encoder), self.project(visible.states)
-        bias = self.bias(positions, self.lengths(visible, encoder, layout), states)
-        memory_bias = self.memory_bias(visible, encoder, layout, bias.rotations)
-        for layer in self.layers[:-1]:
-            states = layer(states, bias, memory=memory, memory_bias=memory_bias)
-        if output_at is not None:
-            bias, memory_bias = (each.read_from(output_at, len(full)) for each in (bias, memory_bias))
-        return self.normalize(self.layers[-1](states, bias, output_at, memory, memory_bias))
-
-    def memory_bias(
+    def memory(
         self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
-    ) -> AttentionBias:
-        """Return the bias of cross-attention for queries with these rotations.
+    ) -> tuple[Tensor, AttentionBias]:
+        """Return the encoder states <float>[B, S, D], at the decoder's width, and the bias of cross-attention.
 
-        It hides padding, and states that do not enter the decoder.
+        The bias hides padding, and states that do not enter the decoder.
         """
         states, tokens = visible.states, visible.tokens
         hidden = None
@@ -58,7 +39,7 @@ class SelfCrossDecoder(MaelmDecoder):
                 hidden = torch.ones(tokens.numel(), dtype=torch.bool, device=states.device)
                 hidden = hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
-        return AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
+        return self.project(states), AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
 
 
 class CausalCrossDecoder(SelfCrossDecoder):
@@ -126,11 +107,11 @@ class CrossDecoder(SelfCrossDecoder):
         else:
             positions = layout["predicted_slots"] % layout["padded_length"]
             output_at = predicted_positions(layout)
-        states, memory = self.embed(full, positions, encoder), self.project(visible.states)
+        states = self.embed(full, positions, encoder)
         queries = rotations(positions[None], self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         if layout is not None:
             queries = {base: Rotation(*(table[0] for table in rotation)) for base, rotation in queries.items()}
-        memory_bias = self.memory_bias(visible, encoder, layout, queries)
+        memory, memory_bias = self.memory(visible, encoder, layout, queries)
         for layer in self.layers:
             states = layer(states, None, output_at, memory, memory_bias)
         return self.normalize(states)

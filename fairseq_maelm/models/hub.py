@@ -277,16 +277,6 @@ def load(
         folder, checkpoint_file = os.path.split(find_checkpoint(Path(folder)))
     path = os.path.join(folder, checkpoint_file)
     data = os.path.abspath(os.path.join(folder, data_folder) if data_folder.startswith(".") else data_folder)
-    config, task, model = load_model(path, data, **overrides)
-    tokenizer = open_tokenizer(find_tokenizer(str(folder), data), task.source_dictionary)
-    return MaelmHubInterface(config, task, model, tokenizer).eval()
-
-
-def load_model(path: str, data: str, **overrides: Any) -> tuple[Any, Any, Any]:
-    """Return a checkpoint's whole configuration, its task, and its model, with an LM head if the checkpoint has one.
-
-    ``data`` is the absolute path of the data folder; ``overrides`` are those of ``load``.
-    """
     checkpoint = read_checkpoint(Path(path), {**overrides, "data": data})
     config = checkpoint.config
     task = tasks.setup_task(config.task, from_checkpoint=True)
@@ -296,4 +286,5 @@ def load_model(path: str, data: str, **overrides: Any) -> tuple[Any, Any, Any]:
         lambda: task.build_model(config.model, from_checkpoint=True), checkpoint.weights, checkpoint.path
     )
     model.load_state_dict(checkpoint.weights, strict=True, model_cfg=config.model)
-    return config, task, model
+    tokenizer = open_tokenizer(find_tokenizer(str(folder), data), task.source_dictionary)
+    return MaelmHubInterface(config, task, model, tokenizer).eval()

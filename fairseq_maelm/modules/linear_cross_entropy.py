@@ -147,14 +147,17 @@ def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Te
 
 
 def _walk(
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    target: Tensor,
     settings: ChunkSettings,
     with_gradients: bool,
     scale: Tensor | None = None,
 ) -> tuple[MaskedTokenLoss, _Gradients | None]:
     """Compute the loss over all chunks and, if asked for, the gradients of the loss times ``scale``."""
-    states, target = inputs[0].to(settings.dtype), inputs[3][:, None]
-    projection = _Projection(*pad_vocabulary(inputs[1], inputs[2], settings))
+    states, target = states.to(settings.dtype), target[:, None]
+    projection = _Projection(*pad_vocabulary(weight, bias, settings))
     gradients = _empty_gradients(states, projection) if with_gradients else None
     loss = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
     correct = target.new_zeros(())
@@ -189,29 +192,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # fp16 is coarse below 6e-5 and loses most probabilities of a large vocabulary unless the loss is scaled. The
         # backward pass knows the scale: it computes the logits again, and then the gradients.
         early = with_gradients and settings.dtype != torch.float16
-        result, ctx.gradients = _walk((states, weight, bias, target), settings, early)
+        result, ctx.gradients = _walk(states, weight, bias, target, settings, early)
         ctx.mark_non_differentiable(result.correct)
         return result.loss, result.correct
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor, unused: Tensor) -> tuple[Tensor | None, ...]:
-        inputs = ctx.saved_tensors
+        states, weight, bias, target = ctx.saved_tensors
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:  # fp16, or a second backward pass through the same graph
-            _, gradients = _walk(inputs, ctx.settings, True, scale)
+            _, gradients = _walk(states, weight, bias, target, ctx.settings, True, scale)
         else:
             for gradient in gradients:
                 gradient.mul_(scale)
-        vocabulary_size = len(inputs[1])
-        return (
-            gradients.states.to(inputs[0].dtype),
-            gradients.weight[:vocabulary_size].to(inputs[1].dtype),
-            gradients.bias[:vocabulary_size].to(inputs[2].dtype),
-            None,
-            None,
-            None,
-        )
+        of_weight, of_bias = gradients.weight[: len(weight)], gradients.bias[: len(bias)]
+        return gradients.states.to(states.dtype), of_weight.to(weight.dtype), of_bias.to(bias.dtype), None, None, None
 
 
 @torch.no_grad()
@@ -255,6 +251,6 @@ def linear_cross_entropy(
         Sums over the M rows. ``loss`` is differentiable by states, weight and bias.
     """
     settings = settings or default_settings(states, weight)
-    inputs = (states, weight, bias, target)
-    with_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    return MaskedTokenLoss(*_LinearCrossEntropy.apply(*inputs, settings, with_gradients))
+    with_gradients = torch.is_grad_enabled() and any(each.requires_grad for each in (states, weight, bias))
+    loss, correct = _LinearCrossEntropy.apply(states, weight, bias, target, settings, with_gradients)
+    return MaskedTokenLoss(loss, correct)

@@ -91,16 +91,18 @@ def run_layers(
     states: Tensor,
     bias: AttentionBias | None,
     output_at: OutputPositions | None = None,
+    memory: Tensor | None = None,
+    memory_bias: AttentionBias | None = None,
 ) -> list[Tensor]:
-    """Apply layers of self-attention to <float>[B, S, D]; return the input and the states after each layer.
+    """Apply layers with self-attention to <float>[B, S, D]; return the input and the states after each layer.
 
     With ``output_at`` the last states are <float>[M, D].
     """
     all_states = [states]
     for number, layer in enumerate(layers, 1):
-        if output_at is None or number < len(layers):
-            all_states.append(layer(all_states[-1], bias))
-        else:
-            output_bias = None if bias is None else bias.read_from(output_at, len(states))
-            all_states.append(layer(all_states[-1], output_bias, output_at))
+        at = output_at if number == len(layers) else None
+        if at is not None:
+            biases = (bias, memory_bias)
+            bias, memory_bias = (each and each.read_from(at, len(states)) for each in biases)
+        all_states.append(layer(all_states[-1], bias, at, memory, memory_bias))
     return all_states

@@ -150,8 +150,8 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     for _ in range(_STEPS):
         squares = values.mT @ values if is_tall else values @ values.mT
         factors = torch.baddbmm(squares, squares, squares, beta=_B, alpha=_C)
-        pair = (values, factors) if is_tall else (factors, values)
-        values = torch.baddbmm(values, *pair, beta=_A)
+        left, right = (values, factors) if is_tall else (factors, values)
+        values = torch.baddbmm(values, left, right, beta=_A)
     return values
 
 

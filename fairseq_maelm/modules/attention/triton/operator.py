@@ -225,8 +225,9 @@ def _attend_backward(
 ) -> tuple[Tensor, Tensor]:
     from .launch import backward
 
-    inputs = (query, key, value, of_distance, positions, lengths, dropout, seed)
-    return backward(output_gradient, *inputs, output, log_sums, with_bias)
+    return backward(
+        output_gradient, query, key, value, of_distance, positions, lengths, dropout, seed, output, log_sums, with_bias
+    )
 
 
 @_attend.register_fake
@@ -268,8 +269,10 @@ def _gradients(ctx: Any, output_gradient: Tensor, *unused: Tensor | None) -> tup
     *projections, of_distance, positions, lengths, seed, output, log_sums = ctx.saved_tensors
     query, key, value = projections if len(projections) == 3 else _split_qkv(*projections)
     with_bias = ctx.needs_input_grad[len(projections)]
-    inputs = (query, key, value, of_distance, positions, lengths, ctx.dropout, seed)
-    qkv, of_bias = _attend_backward(output_gradient, *inputs, output, log_sums, with_bias)
+    qkv, of_bias = _attend_backward(
+        output_gradient, query, key, value, of_distance, positions, lengths, ctx.dropout, seed, output, log_sums,
+        with_bias,
+    )  # fmt: skip
     return qkv, of_bias if with_bias else None
 
 
