@@ -16,44 +16,12 @@ from training_step.flops import (
     BatchShape,
     ModelShape,
     StackShape,
-    flops_per_token,
     muon_flops,
     training_flops,
 )
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
 from fairseq_maelm.models.maelm import MaelmModel
-
-BASE = StackShape(12, 768, 3072, 12)
-DECODER = StackShape(4, 768, 3072, 12)
-VOCABULARY = 50_265  # RoBERTa's
-ROBERTA = ModelShape(BASE, VOCABULARY, computes_unread=True)
-MAELM_PLAINLY = ModelShape(BASE, VOCABULARY, DECODER, computes_unread=True)
-MAELM = ModelShape(BASE, VOCABULARY, DECODER)
-
-
-def full(masking: float, visible: float = 1.0) -> BatchShape:
-    """Sequences of 512 tokens with means of masked and visible ones."""
-    return BatchShape(1, 512, 512 * visible, 512 * masking)
-
-
-@pytest.mark.parametrize(
-    ("model", "batch", "gigaflops"),
-    [
-        (ROBERTA, full(0.15), 0.602),
-        (ROBERTA, full(0.4), 0.660),
-        (MAELM_PLAINLY, full(0.15, 0.85), 0.698),
-        (MAELM_PLAINLY, full(0.4, 0.6), 0.609),
-        (MAELM, full(0.15, 0.85), 0.664),
-        (MAELM, full(0.4, 0.6), 0.585),
-        (ModelShape(BASE, VOCABULARY), full(0.15), 0.567),
-        (ModelShape(BASE, VOCABULARY), full(0.4), 0.636),
-        (ModelShape(BASE, VOCABULARY, computes_unread=True, head_on_all=True), full(0.15), 0.801),
-        (MAELM_PLAINLY, full(0.15), 0.790),
-    ],
-)
-def test_cost_of_a_raw_token_at_base_size(model, batch, gigaflops):
-    assert flops_per_token(model, batch) / 1e9 == pytest.approx(gigaflops, abs=5e-4)
 
 
 def test_muon_worked_by_hand():

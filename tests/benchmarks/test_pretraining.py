@@ -10,7 +10,7 @@ import torch
 from benchmark_data import prepared_data
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from training_step import clocks, store
+from training_step import store
 from training_step.contenders import CONTENDERS, fairseq_options, split_name
 from training_step.cost import model_shape, shape_flops, step_flops, step_products
 from training_step.fairseq_data import full_batches
@@ -19,7 +19,6 @@ from training_step.flops import ModelShape
 from training_step.metrics import Spread, datasheet_peak, evaluate, ratio, summarize
 from training_step.products import BareProducts
 from training_step.report import report
-from training_step.session import profile, run_steps
 from training_step.settings import Settings
 
 from fairseq_maelm.models.config import complete_config
@@ -175,52 +174,6 @@ def test_modern_size_is_that_of_the_architecture():
         assert (encoder.layers, encoder.embed_dim) == (numbers["encoder_layers"], numbers["encoder_embed_dim"])
         assert encoder.attention_heads == numbers["encoder_attention_heads"]
     assert settings.decoder_layers == numbers["decoder_layers"]
-
-
-class Steps:
-    """A session whose steps take what a clock in its hands says."""
-
-    settings = SETTINGS
-
-    def __init__(self, updated: bool = True) -> None:
-        self.stages = clocks.Stages("cpu")
-        self.updated = updated
-        self.taken: list[str] = []
-
-    def load(self) -> str:
-        return "loaded"
-
-    def take_prepared(self) -> str:
-        return "prepared"
-
-    def step(self, batch: str) -> bool:
-        for stage in ("forward", "encoder forward"):
-            self.stages.start(stage)
-        self.taken.append(batch)
-        for stage in ("encoder forward", "forward"):
-            self.stages.end(stage)
-        return self.updated
-
-
-def test_steps_are_taken_from_where_they_were_asked():
-    session = Steps()
-    assert set(run_steps(session, count=2, untimed=1, loaded=False)) == {"wall", "processor"}
-    run_steps(session, count=1, untimed=0, loaded=True)
-    assert session.taken == ["prepared"] * 3 + ["loaded"]
-    assert session.stages.seconds == {}, "stages cost nothing unless they are asked for"
-    with pytest.raises(ValueError, match="overflowed in a timed step"):
-        run_steps(Steps(updated=False), count=1, untimed=0, loaded=False)
-
-
-def test_stages_add_up_to_the_step(monkeypatch):
-    # Every look at the clock comes a second after the last.
-    ticks = iter(range(1000))
-    monkeypatch.setattr(clocks.time, "perf_counter", lambda: float(next(ticks)))
-    stages = profile(Steps(), count=2)
-    # Started at 0, data 1-2, forward 3-6 and in it the encoder 4-5; the same again 7-12; read at 13.
-    assert stages["data"] == stages["encoder forward"] == 1.0
-    assert stages["head and loss"] == 2.0
-    assert stages["total"] == pytest.approx(sum(value for name, value in stages.items() if name != "total"))
 
 
 def test_only_full_sequences_make_batches():

@@ -63,22 +63,6 @@ def test_equals_a_plain_loop(sizes, mode):
     assert block_slices(sizes, mode, BLOCK).tolist() == plain_blocks(sizes, mode)
 
 
-@settings(max_examples=200)
-@given(any_line_sizes, st.sampled_from(BREAK_MODES))
-def test_loses_no_token_of_long_lines(sizes, mode):
-    slices = block_slices(sizes, mode, BLOCK)
-    assert (slices[:, 1] - slices[:, 0] <= BLOCK).all()
-    covered = np.zeros(sizes.sum(), dtype=int)
-    for start, stop in slices:
-        covered[start:stop] += 1
-    assert covered.max(initial=0) <= 1, "a token in two blocks"
-    ends = np.cumsum(sizes)
-    blank = {int(end) - 1 for end, size in zip(ends, sizes) if size == 1}
-    lost = set(np.flatnonzero(covered == 0).tolist()) - blank
-    # Only blank lines, and single tokens at the end of a line or of the text, are in no block.
-    assert lost <= {int(end) - 1 for end in ends}
-
-
 def test_complete_doc_by_hand():
     """Documents (3, 4, 5 tokens) and (9): with 8 tokens a block, two lines, one line, and the long line in two."""
     sizes = np.array([3, 4, 5, 1, 9, 1])

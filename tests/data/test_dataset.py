@@ -100,26 +100,6 @@ def test_split_and_reassembled_is_whole(sizes, probability, epoch):
     assert rows * width - int(padding.sum()) == len(layout["visible_rows"])
 
 
-def test_kept_masks_show_the_mask_symbol():
-    dataset = dataset_of([30, 20], EncoderView("kept"), mask_prob=0.3)
-    sample = dataset.collater([dataset[0], dataset[1]])
-    dropped = dataset_of([30, 20], mask_prob=0.3)
-    same = dropped.collater([dropped[0], dropped[1]])
-    shown = sample["net_input"]["src_tokens"].view(-1)
-    assert (sample["target"] == same["target"]).all(), "masks must not depend on what the encoder sees"
-    assert (shown[sample["net_input"]["layout"]["predicted_slots"]] == MASK).all()
-    assert int((shown == MASK).sum()) == len(sample["target"])
-    assert sample["net_input"]["src_lengths"].tolist() == [30, 20]
-
-
-def test_tokens_left_in_place_are_visible_and_predicted():
-    dataset = dataset_of([50], mask_prob=0.5, leave_unmasked_prob=1.0)
-    sample = dataset.collater([dataset[0]])
-    assert sample["net_input"]["src_tokens"][0].tolist() == dataset.blocks[0].tolist()
-    assert (dataset.blocks[0][sample["net_input"]["layout"]["predicted_slots"]] == sample["target"].numpy()).all()
-    assert len(sample["target"]) == 25
-
-
 def test_epochs_differ_and_validation_does_not():
     training, validation = dataset_of([40] * 4), dataset_of([40] * 4, fixed_epoch=1)
     for dataset, differs in ((training, True), (validation, False)):
@@ -224,15 +204,3 @@ def test_much_padding_is_told_before_the_epoch_begins(sizes, fixed_epoch, warned
     if warned:
         # Of 16 x 50 slots 8 x 45 are empty.
         assert "45.0 %" in warnings[0] and "--max-tokens" in warnings[0]
-
-
-@pytest.mark.parametrize("masked_input", MASKED_INPUTS)
-def test_batch_moves_between_devices_like_any_sample(masked_input):
-    """All parts of a sample survive fairseq's recursive copy."""
-    from fairseq import utils
-
-    dataset = dataset_of([12, 8], EncoderView(masked_input))
-    sample = dataset.collater([dataset[0], dataset[1]])
-    moved = utils.apply_to_sample(lambda tensor: tensor.clone(), sample)
-    assert moved["net_input"]["layout"].keys() == sample["net_input"]["layout"].keys()
-    assert isinstance(moved["net_input"]["layout"]["padded_length"], int)

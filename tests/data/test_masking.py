@@ -55,15 +55,6 @@ def test_promises_for_any_batch(sizes, probability, seed, epoch, protect, whole_
         assert not SPECIAL[tokens[result.predicted]].any()
 
 
-@settings(max_examples=100)
-@given(st.integers(3, 200), probabilities, st.integers(0, 10**6))
-def test_count_is_rounded_at_random(length, probability, index):
-    _, _, result = draw(scheme_of(mask_prob=probability), [length], indices=[index])
-    exact = probability * length
-    allowed = {min(math.floor(exact), length - 1), min(math.floor(exact) + 1, length - 1)}
-    assert int(result.predicted.sum()) in {max(count, 1) for count in allowed}
-
-
 @settings(max_examples=50)
 @given(st.integers(2, 600), probabilities, st.integers(0, 2**40), st.integers(1, 50))
 def test_equal_lengths_mask_equally_many_where_their_draws_are_near(length, probability, seed, epoch):
@@ -129,17 +120,6 @@ def test_expected_count_and_equal_chances():
     assert np.abs(per_position - 0.15).max() < 5 * math.sqrt(0.15 * 0.85 / rows)
     both = (result.predicted[:, 1:] & result.predicted[:, :-1]).mean()
     assert abs(both / (0.15 * 14 / 99) - 1) < 0.05
-
-
-def test_same_draw_in_any_batch():
-    """A sequence's masks depend on its index alone: not on its neighbors, its row, or the padding."""
-    sizes = [30, 12, 45, 8]
-    scheme = scheme_of(mask_prob=0.3, leave_unmasked_prob=0.2, random_token_prob=0.2)
-    tokens, lengths_, together = draw(scheme, sizes, indices=[7, 3, 11, 5])
-    for row, (size, index) in enumerate(zip(sizes, [7, 3, 11, 5])):
-        alone = draw_masks(scheme, tokens[row : row + 1, :size], lengths_[row : row + 1], np.array([index]), 1, 1)
-        for one, all_rows in zip(alone, together):
-            assert (one[0] == all_rows[row, :size]).all()
 
 
 @pytest.mark.parametrize("change", [{"seed": 2}, {"epoch": 2}, {"indices": [1]}])

@@ -23,6 +23,6 @@ def test_fairseq_calls_every_replacement() -> None:
 def test_a_second_replacement_is_refused() -> None:
     before = dict(_TABLE)
     owner, name = next(iter(_TABLE))
-    with pytest.raises(ValueError, match=rf"{name} is replaced in fairseq_maelm\.\S+ and in \S*test_replacements: join"):
+    with pytest.raises(ValueError, match=rf"{name} is replaced in fairseq_maelm\.\S+ and in \S*test_replacements:"):
         replaces(owner, name)(lambda: None)
     assert before == _TABLE

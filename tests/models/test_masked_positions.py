@@ -52,27 +52,27 @@ def assert_loss_equals_that_of_the_logits(model, net_input, target, tolerance):
         )
 
 
-@pytest.mark.parametrize("attention", DECODER_ATTENTION)
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("shape", [PADDED, DENSE, BARE], ids=["padded", "dense", "bare"])
-def test_every_decoder(family, attention, layers, shape):
-    model = model_of(**family, decoder_attention=attention, decoder_layers=layers).double()
-    assert_loss_equals_that_of_the_logits(model, *batch(*shape), 1e-10)
+KEPT, RANDOM = EncoderView("kept"), EncoderView("random_kept")
+ALONE = {"decoder_layers": 0}
+NARROW = {"decoder_embed_dim": 16, "decoder_attention_heads": 2}
 
 
-@pytest.mark.parametrize("masked_input", ["kept", "random_kept"])
-@pytest.mark.parametrize("buckets", ["t5", "none"])
 @pytest.mark.parametrize("shape", [PADDED, DENSE, BARE], ids=["padded", "dense", "bare"])
-def test_the_encoder_without_a_decoder(masked_input, buckets, shape):
-    model = model_of(decoder_layers=0, relative_buckets=buckets, encoder_layers=2).double()
-    net_input, target = batch(*shape, EncoderView(masked_input))
-    assert net_input["layout"]["all_visible"]
+@pytest.mark.parametrize(
+    ("changes", "view"),
+    [
+        *(({"decoder_attention": a, "decoder_layers": n}, None) for a in DECODER_ATTENTION for n in (1, 2)),
+        *(({**ALONE, "encoder_layers": layers}, view) for layers in (1, 2) for view in (KEPT, RANDOM)),
+        ({**ALONE, "relative_buckets": "none"}, KEPT),
+        (NARROW, None),
+    ],
+    ids=str,
+)
+def test_every_decoder_and_the_encoder_alone(family, changes, view, shape):
+    model = model_of(**{**changes, **family}).double()
+    net_input, target = batch(*shape, view)
+    assert net_input["layout"]["all_visible"] == (view is not None)
     assert_loss_equals_that_of_the_logits(model, net_input, target, 1e-10)
-
-
-def test_an_encoder_of_one_layer_without_a_decoder(family):
-    model = model_of(**family, decoder_layers=0, encoder_layers=1).double()
-    assert_loss_equals_that_of_the_logits(model, *batch(*PADDED, EncoderView("kept")), 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_encoder_of_one_layer_without_a_decoder(family):
     [
         EncoderView("reset"),
         EncoderView("random"),
-        EncoderView("kept"),
+        KEPT,
         EncoderView(mask_fraction=0.5),
         EncoderView(positions="consecutive"),
     ],
@@ -94,12 +94,8 @@ def test_every_view_of_masked_positions(family, view, attention):
     assert_loss_equals_that_of_the_logits(model, net_input, target, 1e-10)
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"decoder_layers": 0}, {"decoder_embed_dim": 16, "decoder_attention_heads": 2}]
-)
-def test_single_precision(changes):
-    view = EncoderView("kept") if "decoder_layers" in changes else EncoderView()
-    assert_loss_equals_that_of_the_logits(model_of(**changes), *batch(*PADDED, view), 1e-5)
+def test_single_precision():
+    assert_loss_equals_that_of_the_logits(model_of(), *batch(*PADDED), 1e-5)
 
 
 @settings(max_examples=25)

@@ -29,15 +29,17 @@ def test_dropout_is_before_the_projection():
     assert head(torch.ones(1, 200, 32)).std(dim=1).abs().max() < 1e-6
 
 
-def test_heads_of_a_checkpoint_are_registered_by_their_kind():
-    saved = model_of(seed=1)
+def test_heads_of_a_checkpoint_are_registered_by_their_kind(family):
+    """A modern head on tokens has a dense layer too, and is still no head on sentences."""
+    saved = model_of(**family, seed=1)
     saved.register_classification_head("topic", 4)
     saved.register_token_head("tags", 3)
     state = saved.state_dict()
-    loaded = model_of(seed=2)
+    loaded = model_of(**family, seed=2)
     register_heads(loaded, state)
     loaded.load_state_dict(state)
     for name in ("topic", "tags"):
+        assert type(loaded.classification_heads[name]) is type(saved.classification_heads[name])
         expected, _ = saved(TOKENS, classification_head_name=name)
         actual, _ = loaded(TOKENS, classification_head_name=name)
         assert torch.equal(expected, actual)

@@ -71,15 +71,6 @@ def test_encoder_views_with_the_decoder(family, masked_input):
     assert through_decoder.all(), "self-attention of the decoder reads every slot"
 
 
-@pytest.mark.parametrize("masked_input", ["kept", "random_kept"])
-def test_without_a_decoder_the_head_sits_on_the_encoder(family, masked_input):
-    model = model_of(**family, decoder_layers=0).double()
-    assert model.decoder is None
-    through_encoder, through_decoder = flow(model, EncoderView(masked_input))
-    assert through_encoder.all()
-    assert (through_decoder == torch.stack([places(position) for position in MASKED])).all()
-
-
 @pytest.mark.parametrize("masked_input", MASKED_INPUTS)
 def test_which_encoder_states_enter_the_decoder(family, masked_input):
     """The decoder's input at masked positions: the mask embedding itself, or the encoder's state."""
@@ -111,14 +102,6 @@ def test_cross_attention_beside_self_attention(family):
 def inputs(model):
     net_input, _ = batch_of(random_sequences([LENGTH]), [MASKED])
     return net_input["src_tokens"], net_input["layout"]
-
-
-def test_cross_attention_alone(family):
-    model = model_of(**family, decoder_attention="cross").double()
-    through_encoder, through_decoder = flow(model)
-    assert (through_encoder == VISIBLE).all()
-    assert (through_decoder == torch.stack([places(position) for position in MASKED])).all(), "a slot reads only itself"
-    assert not any("self_attn" in name for name in model.decoder.state_dict())
 
 
 def test_left_to_right_with_cross_attention(family):
@@ -159,11 +142,6 @@ def test_misaligned_positions_reach_both_kinds_of_positions():
     assert not torch.allclose(plain[:, :3], misaligned[:, :3])
     # As for a text that never had the masked tokens.
     torch.testing.assert_close(misaligned, model.encode(net_input["src_tokens"]).states)
-
-
-def test_no_relative_positions_means_no_parameters():
-    assert any("relative" in name for name in model_of().state_dict())
-    assert not any("relative" in name for name in model_of(relative_buckets="none").state_dict())
 
 
 @pytest.mark.parametrize("attention", DECODER_ATTENTION)

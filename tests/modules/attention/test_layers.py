@@ -55,55 +55,25 @@ def test_without_gradients_short_sequences_are_computed_by_themselves(length, pa
     assert len(calls) == (4 if length <= cpu.SHORT else 0)
 
 
-@pytest.mark.parametrize("backend", HERE)
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [*((name, torch.float32) for name in HERE), ("cpu", torch.bfloat16), ("cpu", torch.float16)],
+    ids=str,
+)
 @pytest.mark.parametrize("shared", [True, False])
-def test_single_precision(backend, shared):
+def test_errs_no_more_than_the_plain_backend(backend, dtype, shared):
     """At a real head width and a length that no vector register divides."""
     numbers = {"batch": 2, "heads": 2, "length": 131, "width": 64, "span": 150, "shared": shared, "padded": True}
-    single, double = Problem(**numbers, dtype=torch.float32), Problem(**numbers)
-    for fast, exact in zip(single.results(backend), double.results("plain"), strict=True):
-        assert (fast.double() - exact).norm() <= 1e-5 * exact.norm()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_errs_no_more_than_the_plain_backend(dtype):
-    numbers = {"batch": 3, "heads": 2, "length": 70, "width": 32, "span": 90, "shared": False, "padded": True}
-    half = Problem(**numbers, dtype=dtype)
-    exact = Problem(**numbers)
-    for mine, theirs in zip(exact.leaves, half.leaves):
+    rounded, exact = Problem(**numbers, dtype=dtype), Problem(**numbers)
+    for mine, theirs in zip(exact.leaves, rounded.leaves):
         mine.data = theirs.data.double()
-    exact.weights = half.weights.double()
-    reference = exact.results("plain")
-    for fast, plain, expected in zip(half.results("cpu"), half.results("plain"), reference, strict=True):
+    exact.weights = rounded.weights.double()
+    margin = min(1e-3, 80 * torch.finfo(dtype).eps)
+    expected = exact.results("plain")
+    for fast, plain, reference in zip(rounded.results(backend), rounded.results("plain"), expected, strict=True):
         assert fast.dtype == dtype
-        assert (fast.double() - expected).norm() <= 1.1 * (plain.double() - expected).norm() + 1e-3 * expected.norm()
-
-
-def test_autocast_keeps_the_table_in_single_precision():
-    torch.manual_seed(0)
-    module = SelfAttention(LayerConfig(embed_dim=32, ffn_embed_dim=64, attention_heads=2, attention_backend="cpu"))
-    plain = SelfAttention(LayerConfig(embed_dim=32, ffn_embed_dim=64, attention_heads=2, attention_backend="plain"))
-    plain.load_state_dict(module.state_dict())
-    states, positions = torch.randn(3, 21, 32), torch.arange(21)[None]
-    gradients = []
-    for each in (module, plain):
-        table = torch.linspace(-1, 1, 2 * 61).view(2, 61).requires_grad_()
-        with torch.autocast("cpu", torch.bfloat16):
-            output = each(states, AttentionBias(table, positions))
-        output.float().square().sum().backward()
-        assert output.dtype == torch.bfloat16 and table.grad.dtype == torch.float32
-        gradients.append(table.grad)
-    assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
-
-
-def test_numerical_gradients():
-    problem = Problem(2, 2, 5, 3, 7, shared=False, padded=True)
-
-    def function(table, *qkv):
-        bias = AttentionBias(table, problem.positions, problem.lengths)
-        return tuple(attend(*split_packed(each), bias, 0.0, "cpu") for each in qkv)
-
-    assert torch.autograd.gradcheck(function, (problem.table, *problem.qkv))
+        error, allowed = ((each.double() - reference).norm() for each in (fast, plain))
+        assert error <= 1.1 * allowed + margin * reference.norm()
 
 
 # Sharing one bias between layers
@@ -237,19 +207,6 @@ def test_dropout_drops_its_share_and_keeps_the_mean(backend, probability):
     assert abs(ratios - 1) < 5 * deviation / (1 - probability)
 
 
-def test_dropout_is_drawn_anew_and_by_torchs_seed():
-    first, _ = dropped_weights("cpu", 0.5, batch=50)
-    again, _ = dropped_weights("cpu", 0.5, batch=50)
-    assert torch.equal(first, again)
-    query, key = torch.randn(2, 50, 2, 16, 8)
-    value = torch.eye(16).expand(50, 2, 16, 16)
-    masks = [attend(query, key, value, None, 0.5, "cpu") != 0 for _ in range(2)]
-    # Independent draws agree as often as they differ.
-    assert abs((masks[0] == masks[1]).double().mean() - 0.5) < 0.02
-    assert abs((masks[0][:, 0] == masks[0][:, 1]).double().mean() - 0.5) < 0.02
-    assert abs((masks[0][..., 1:] == masks[0][..., :-1]).double().mean() - 0.5) < 0.02
-
-
 def test_gradients_are_those_of_the_dropped_weights():
     """With the mask that was drawn, the plain formula gives the same output and gradients."""
     length, width, heads = 12, 12, 2
@@ -287,19 +244,6 @@ def test_attention_dropout_only_while_training(kind):
 
 
 # Queries, keys and values of one product
-
-
-@pytest.mark.parametrize("backend", ["plain", "cpu"])
-def test_split_packed_gives_the_parts_and_takes_their_gradients(backend):
-    results = []
-    for split in (split_packed, lambda qkv: qkv.permute(2, 0, 3, 1, 4).unbind()):
-        torch.manual_seed(0)
-        qkv = torch.randn(2, 5, 3, 2, 4, dtype=torch.float64, requires_grad=True)
-        output = attend(*split(qkv * 1.0), None, 0.0, backend)
-        output.square().sum().backward()
-        results.append([output, qkv.grad])
-    for ours, autograds in zip(*results):
-        torch.testing.assert_close(ours, autograds, rtol=1e-12, atol=1e-12)
 
 
 class Operations(TorchDispatchMode):
