@@ -189,23 +189,6 @@ def test_batches_with_nothing_to_choose():
         draw_masks(scheme_of(), np.array([[0]]), np.array([1]), np.array([0]), 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("settings_", "message"),
-    [
-        ({"mask_prob": 0.0}, "mask probability"),
-        ({"mask_prob": 1.0}, "mask probability"),
-        ({"mask_prob": -0.1}, "mask probability"),
-        ({"mask_prob": float("nan")}, "mask probability"),
-        ({"leave_unmasked_prob": -0.1}, "leave_unmasked_prob"),
-        ({"random_token_prob": 1.1}, "random_token_prob"),
-        ({"leave_unmasked_prob": 0.6, "random_token_prob": 0.5}, "sum"),
-    ],
-)
-def test_impossible_probabilities(settings_, message):
-    with pytest.raises(ValueError, match=message):
-        scheme_of(**settings_)
-
-
 def test_random_bits_are_uniform():
     values = uniform(random_bits(3, 1, np.arange(1000), 2, 200))
     assert values.min() >= 0.0 and values.max() < 1.0

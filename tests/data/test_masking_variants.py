@@ -77,14 +77,6 @@ def test_delta_keeps_masks_in_the_encoder():
         assert staying.any() == (fraction > 0)
 
 
-def test_delta_ends_at_dropped_and_kept():
-    for fraction, masked_input in ((0.0, "dropped"), (1.0, "kept")):
-        first, second = batch(EncoderView(mask_fraction=fraction))[0], batch(EncoderView(masked_input))[0]
-        for (name, value), other in zip(first["net_input"]["layout"].items(), second["net_input"]["layout"].values()):
-            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other)), name
-        assert torch.equal(first["net_input"]["src_tokens"], second["net_input"]["src_tokens"])
-
-
 def test_fraction_is_met_and_grows_by_inclusion():
     draws = [keep_fraction(fraction, np.arange(500), 3, 2, 200) for fraction in (0.2, 0.5, 0.9)]
     for fraction, draw in zip((0.2, 0.5, 0.9), draws):
@@ -112,17 +104,3 @@ def test_predicting_all_tokens():
     assert sample["target"].tolist() == [token for index in range(len(SIZES)) for token in dataset.blocks[index]]
     full = sample["net_input"]["layout"]["full_tokens"]
     assert full.reshape(-1)[sample["net_input"]["layout"]["predicted_slots"]].tolist() == sample["target"].tolist()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"masked_input": "hidden"}, "masked-input hidden"),
-        ({"positions": "none"}, "encoder-positions none"),
-        ({"mask_fraction": 1.5}, r"must be in \[0, 1\]"),
-        ({"mask_fraction": 0.5, "masked_input": "kept"}, "goes with --masked-input dropped"),
-    ],
-)
-def test_impossible_views(changes, message):
-    with pytest.raises(ValueError, match=message):
-        EncoderView(**changes)

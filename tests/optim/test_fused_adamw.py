@@ -255,19 +255,3 @@ def test_takes_all_parameters_as_one_tensor() -> None:
     before = flat.detach().clone()
     optimizer.step()
     assert bool((flat < before).any())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"adam_betas": "0.9"}, "--adam-betas must be two numbers"),
-        ({"adam_betas": "(0.9, 0.98"}, "--adam-betas must be two numbers"),
-        ({"adam_betas": "(0.9, 1.0)"}, r"two numbers in \[0, 1\)"),
-        ({"adam_betas": (0.9,)}, r"two numbers in \[0, 1\)"),
-        ({"adam_eps": -1e-6}, "must be 0 or more"),
-        ({"weight_decay": -0.1}, "must be 0 or more"),
-    ],
-)
-def test_wrong_options_are_explained(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ours(parameters(), **changes)

@@ -247,19 +247,6 @@ def test_schedules_reach_all_parameters(schedule: dict[str, Any]) -> None:
     assert [group["lr"] for group in optimizer.param_groups] == [rates[2]] * 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"muon_momentum": 1.0}, r"--muon-momentum must be in \[0, 1\)"),
-        ({"muon_lr_ratio": 0.0}, "--muon-lr-ratio must be positive"),
-        ({"weight_decay": -0.1}, "must be 0 or more"),
-    ],
-)
-def test_wrong_options_are_explained(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        FairseqMuon(MuonConfig(**{**OPTIONS, **changes}), parameters())
-
-
 def test_needs_matrices_with_their_shapes() -> None:
     flat = nn.Parameter(torch.cat([param.detach().view(-1) for param in parameters()]))
     with pytest.raises(ValueError, match="no hidden matrices to train: with --fp16 add --fp16-no-flatten-grads"):
