@@ -14,9 +14,9 @@ from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
 from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE
 
-VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE)
+VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE, SOURCE_FILE)
 # The files of fairseq's own task; this package's tasks declare theirs as ``setup_files``.
 _OF_SENTENCES = (MODEL_FILE, *(f"input0/{name}" for name in VOCABULARY_FILES), f"label/{DICTIONARY_FILE}")
 # Files to write together with the first checkpoint, so that a run without a checkpoint leaves nothing.

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_maelm.interop.source_files import SourceFiles, read_source_files
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
@@ -32,6 +33,23 @@ class LoadedCheckpoint:
     def tokenizer_file(self) -> Path:
         """The file of the sentencepiece model or imported tokenizer."""
         return Path(find_tokenizer(str(self.checkpoint.path.parent), str(self.data)))
+
+    @property
+    def imported_as(self) -> str:
+        """The kind of the published model that the encoder grew out of, or "none"."""
+        config = self.options
+        return str(config.imported_as)
+
+    @property
+    def source_files(self) -> SourceFiles | None:
+        """The files of the source that the encoder was imported from; None for another vocabulary or no import."""
+        kind, folders = self.imported_as, [self.data, self.checkpoint.path.parent]
+        if kind == "none":
+            return None
+        kept = read_source_files(
+            [place for folder in folders for place in (folder, folder / "input0")], self.checkpoint.vocabulary
+        )
+        return kept if kept is not None and kept.config["model_type"] == kind else None
 
     @property
     def tokenizer(self) -> TextTokenizer:

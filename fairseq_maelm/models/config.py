@@ -7,6 +7,7 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, OmegaConf, open_dict
 
+from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
 from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
@@ -33,6 +34,7 @@ ENCODER_OPTIONS = (
     "relative_max_distance",
     "max_positions",
     "layer_norm_eps",
+    "imported_as",
 )
 # The options that determine the decoder.
 DECODER_OPTIONS = (
@@ -145,6 +147,13 @@ class MaelmModelConfig(FairseqDataclass):
     layer_norm_eps: float = field(
         default=LAYER_NORM_EPS,
         metadata={"help": "epsilon that LayerNorm adds to the variance; imported models may have another value"},
+    )
+    imported_as: ChoiceEnum(["none", *FAMILIES]) = field(  # type: ignore[valid-type]
+        default="none",
+        metadata={
+            "help": "kind of published model that the encoder was imported from, which is the default format of `maelm "
+            "export`; `maelm import` sets it"
+        },
     )
     init_std: float = field(
         default=0.02,

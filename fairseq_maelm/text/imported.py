@@ -13,6 +13,7 @@ from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     FAIRSEQ_SYMBOLS,
     MODEL_FILE,
+    SOURCE_FILE,
     UNKNOWN,
     FairseqEncoder,
     TextEncoder,
@@ -24,19 +25,20 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
-    """Return the files of a folder's vocabulary: the dictionary, and the sentencepiece model or tokenizer."""
+    """Return a vocabulary's files: dictionary, sentencepiece model or tokenizer, and what an import kept."""
     encoders = [folder / name for name in (MODEL_FILE, TOKENIZER_FILE) if (folder / name).is_file()]
     if not (folder / DICTIONARY_FILE).is_file() or not encoders:
         raise CorpusError(
             f"there is no {DICTIONARY_FILE} in {folder}, or neither {MODEL_FILE} nor {TOKENIZER_FILE}: give a folder "
             "that `maelm prepare corpus` or `maelm import` wrote"
         )
-    return [folder / DICTIONARY_FILE, encoders[0]]
+    kept = [folder / SOURCE_FILE] if (folder / SOURCE_FILE).is_file() else []
+    return [folder / DICTIONARY_FILE, encoders[0], *kept]
 
 
 def open_encoder(folder: Path) -> TextEncoder:
     """Open the encoder from text to the numbers of a folder's dictionary."""
-    dictionary, file = vocabulary_files(folder)
+    dictionary, file, *kept = vocabulary_files(folder)
     lines = dictionary.read_text(encoding="utf-8").split("\n")
     symbols = [line.rsplit(" ", 1)[0] for line in lines if line]
     encoder: TextEncoder
@@ -44,7 +46,7 @@ def open_encoder(folder: Path) -> TextEncoder:
         encoder = FairseqEncoder(load_sentencepiece(file), symbols)
     else:
         encoder = TokenizerEncoder(file, len(symbols))
-    encoder.files = (dictionary, file)
+    encoder.files = (dictionary, file, *kept)
     return encoder
 
 

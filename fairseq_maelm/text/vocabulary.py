@@ -22,6 +22,8 @@ MASK_SYMBOL = "<mask>"
 
 MODEL_FILE = "sentencepiece.bpe.model"
 DICTIONARY_FILE = "dict.txt"
+# What an import keeps of its source for the export; see ``fairseq_maelm.interop.source_files``.
+SOURCE_FILE = "source_files.safetensors"
 
 # The model file records the number of training threads; a fixed number gives the same bytes on every machine.
 _TRAINING_THREADS = 4
@@ -134,7 +136,7 @@ class TextEncoder(Protocol):
     dictionary_size: int  # symbols of fairseq's dictionary without <mask>
     number_of: NDArray[np.unsignedinteger]  # [tokens of the model] fairseq's number of each token
     word_prefix: str = ""  # a text with this prefix is encoded as a word after a space
-    files: tuple[Path, ...] = ()  # dict.txt, and the model or tokenizer, of an encoder that a folder was opened for
+    files: tuple[Path, ...] = ()  # of the vocabulary, of an encoder that a folder was opened for
 
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each text in the model's own numbers."""

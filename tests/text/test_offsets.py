@@ -45,10 +45,6 @@ def test_white_space_and_case_belong_to_no_token(encoder: TextEncoder) -> None:
     assert parts == [part.strip() for part in parts]
 
 
-def test_words_are_whole_pieces(sentencepiece: TextEncoder) -> None:
-    assert substrings(sentencepiece, "  The\tCAT  sat") == ["The", "CAT", "sat"]
-
-
 def test_characters_that_become_several_belong_to_each_token_of_them(encoder: TextEncoder) -> None:
     """A half sign becomes a digit, a slash and a digit; bytes are parts of a character."""
     text = "a \u00bd mat"
@@ -140,19 +136,3 @@ def test_an_answer_survives_up_to_whole_tokens(encoder: TextEncoder, text: str, 
         back = (int(begin[span[0]]), int(end[span[1]]))
         kept = [place for place in range(first, last) if any(begin[n] <= place < end[n] for n in touched)]
         assert all(back[0] <= place < back[1] for place in kept)
-
-
-@given(
-    words=st.lists(
-        st.sampled_from(["The", "cats", "RAN", "river,", "\u00bd", "Stra\u00dfe", "42"]), min_size=1, max_size=8
-    )
-)
-@many
-def test_answers_of_whole_words_come_back_exactly(encoder: TextEncoder, words: list[str]) -> None:
-    text = "  ".join(words)
-    begin, end = encoder.encode_with_offsets(text)[1:]
-    for number in range(len(words)):
-        start = sum(len(word) + 2 for word in words[:number])
-        span = token_span(begin, end, start, len(text))
-        assert span is not None
-        assert text[begin[span[0]] : end[span[1]]] == text[start:]

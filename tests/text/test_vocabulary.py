@@ -5,11 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
 from corpus.texts import flat, make_documents, train_model
 from fairseq.data import Dictionary
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.text.cleaning import clean_text
@@ -54,20 +51,6 @@ def test_a_trained_vocabulary_has_the_promised_total(size: int, tmp_path: Path) 
     dictionary.add_symbol("<mask>")
     assert len(dictionary) == size + 2
     assert FairseqEncoder(processor).dictionary_size == size + 1
-
-
-def test_the_same_text_gives_the_same_bytes(model: bytes) -> None:
-    assert train_sentencepiece(iter(LINES), 150, "nmt_nfkc_cf", 1.0) == model
-
-
-def test_presets_differ_in_case() -> None:
-    words = ["Word WORD word Ünïcode"] * 50
-    pieces = {}
-    for name, preset in PRESETS.items():
-        processor = load_sentencepiece(train_sentencepiece(words, 30, preset.normalization, 1.0))
-        pieces[name] = processor.encode("WORD", out_type=str)
-    assert pieces["uncased"] == ["\u2581word"]
-    assert pieces["cased"] != ["\u2581word"]
 
 
 @pytest.mark.parametrize(("size", "problem", "beyond"), [(5000, "too large", 1), (10, "too small", -1)])
@@ -129,18 +112,6 @@ def test_ids_equal_those_of_fairseqs_dictionary(name: str, tmp_path: Path) -> No
     assert ids.dtype == np.uint16
     assert lengths.tolist() == [len(item) for item in encoder.encode(texts)]
     assert encoder.encode_flat([])[0].shape == (0,)
-
-
-@given(st.lists(st.text(max_size=30), max_size=5))
-def test_ids_equal_those_of_fairseqs_dictionary_for_any_text(
-    model: bytes, tmp_path_factory: Any, texts: list[str]
-) -> None:
-    processor = load_sentencepiece(model)
-    folder = tmp_path_factory.getbasetemp()
-    dictionary = fairseq_dictionary(processor, folder)
-    texts = [clean_text(text) for text in texts]
-    encoded = [ids.tolist() for ids in FairseqEncoder(processor).encode(texts)] if texts else []
-    assert encoded == [encoded_by_spelling(processor, dictionary, text) for text in texts]
 
 
 @pytest.mark.parametrize("special", ["<s>", "</s>", "<pad>", "<unk>", "<mask>"])
@@ -212,9 +183,3 @@ def test_a_model_without_ordinary_pieces_is_refused() -> None:
 
     with pytest.raises(CorpusError, match="no ordinary pieces"):
         dictionary_symbols(OnlySpecial())
-
-
-def test_a_loaded_model_is_sentencepieces(model: bytes, tmp_path: Path) -> None:
-    (tmp_path / "m.model").write_bytes(model)
-    for given_as in (model, tmp_path / "m.model", str(tmp_path / "m.model")):
-        assert isinstance(load_sentencepiece(given_as), sentencepiece.SentencePieceProcessor)

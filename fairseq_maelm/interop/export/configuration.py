@@ -21,9 +21,16 @@ SETTING_NAMES = {
 
 
 def configuration(source: LoadedCheckpoint, content: Content) -> dict[str, Any]:
-    """Return the config.json of a folder."""
+    """Return the config.json of a folder; that of an import changes only in what training has changed."""
     config, dictionary = source.options, source.dictionary
-    settings: dict[str, Any] = {
+    if content.kept is not None:
+        settings = content.kept.config
+        if content.class_name not in (settings.get("architectures") or []):
+            settings["architectures"] = [content.class_name]
+        if config.positions == "rotary":
+            settings["max_position_embeddings"] = config.max_positions
+        return settings
+    settings = {
         "architectures": [content.class_name],
         "model_type": content.format,
         "vocab_size": len(dictionary),

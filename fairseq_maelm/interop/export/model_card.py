@@ -10,7 +10,7 @@ from fairseq_maelm import __version__
 from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.interop.agreement import Agreement
+from fairseq_maelm.interop.compare_outputs import Agreement
 from fairseq_maelm.interop.export.target import Content
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL

@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from fairseq_maelm.checkpoints.folder import CONFIG_FILE, WEIGHTS_FILE, save_weights
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
 from fairseq_maelm.files.prepared_folder import whole_folder
-from fairseq_maelm.interop.agreement import Agreement
+from fairseq_maelm.interop.compare_outputs import Agreement, compare_tokens, verify_model, verify_tokenizer
 from fairseq_maelm.interop.export.complete_folder import (
     cast_floats,
     complete_section,
@@ -28,7 +29,7 @@ from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.model_card import model_card
 from fairseq_maelm.interop.export.target import ARCHITECTURES, FORMATS, Content, choose_content, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.export.verification import verify_model, verify_tokenizer
+from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, open_source_tokenizer
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.options import existing_path, option
 
@@ -60,12 +61,12 @@ class ExportSettings:
         None,
         type=_format,
         choices=(*FORMATS, "fairseq"),
-        help="format of the folder. mpnet (for T5's buckets 32/128), roberta, bert, distilbert and electra (for "
-        "--relative-buckets none) and modernbert (for the architectures maelm_modern_*) are stock models of "
-        "transformers; maelm is for all models except modern ones, with their code in the folder "
+        help="format of the folder. mpnet (for T5's buckets 32/128), roberta, xlm-roberta, camembert, bert, distilbert "
+        "and electra (for --relative-buckets none) and modernbert (for the architectures maelm_modern_*) are stock "
+        "models of transformers; maelm is for all models except modern ones, with their code in the folder "
         "(trust_remote_code=True) or after `import fairseq_maelm.hf`; fairseq is a checkpoint without the optimizer's "
-        "state, with its vocabulary (default: that of an imported folder, or the stock model that computes the same, "
-        "or maelm)",
+        "state, with its vocabulary (default: that of the model that was imported, with its ids and its tokenizer's "
+        "files, or the stock model that computes the same, or maelm)",
     )
     averaged_weights: bool = option(False, help="export of the average of the weights that --store-ema kept")
     architecture: str | None = option(
@@ -141,11 +142,15 @@ def export(
         architecture = "encoder" if settings.complete else settings.architecture
         form = settings.format or default_format(source)
         content = choose_content(source, form, architecture, settings.head, settings.labels)
+        kept = source.source_files if form == source.imported_as else None
+        # A complete folder has our ids, as its checkpoint. Heads were trained with our separators between two texts.
+        if kept is not None and content.head is None and not settings.complete:
+            content = replace_fields(content, kept=kept)
         logger.info("exporting %s as %s", checkpoint, content.class_name)
         if settings.complete:
             copy_setup_files(source, folder)
         write_model(source, content, folder, dtype)
-        differences = write_tokenizer(source, folder)
+        differences = write_tokenizer(source, content, folder)
         agreements = verify_model(source, content, folder)
         name = settings.name or output.name
         more = [rounding_section()] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
@@ -173,8 +178,17 @@ def write_checkpoint(source: LoadedCheckpoint, folder: Path, output: Path) -> Ex
     return Export(output, None, remarks=[str(output / CHECKPOINT_FILE)])
 
 
-def write_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
-    """Write the tokenizer's files, and return the texts of ``MAY_DIFFER`` that do differ, with the reason."""
+def write_tokenizer(source: LoadedCheckpoint, content: Content, folder: Path) -> dict[str, str]:
+    """Write the tokenizer's files, and return the texts of ``MAY_DIFFER`` that do differ, with the reason.
+
+    The source's own files are byte for byte those of the import.
+    """
+    if content.kept is not None:
+        for name in content.kept.files.keys() - {CONFIG_FILE}:
+            (folder / name).write_bytes(content.kept.files[name])
+        theirs = encode_of(open_source_tokenizer(folder))
+        compare_tokens(folder, theirs, source.tokenizer.encode, content.kept.order.tolist())
+        return {}
     tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary)
     for name, text in tokenizer_files(tokenizer, source.model.max_positions()).items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -184,10 +198,14 @@ def write_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
 def write_model(source: LoadedCheckpoint, content: Content, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write config.json, the weights in a data type, and for the format "maelm" the model's code."""
     settings = configuration(source, content)
-    if dtype != torch.float32:
-        # Version 5 of transformers would compute in the weights' data type.
-        settings["dtype"] = "float32"
-    (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    # Version 5 of transformers would compute in the weights' data type.
+    data_types = {name for name in ("dtype", "torch_dtype") if name in settings}
+    if dtype != torch.float32 or any(settings[name] != "float32" for name in data_types):
+        settings |= dict.fromkeys(data_types or ["dtype"], "float32")
+    if content.kept is not None and settings == content.kept.config:
+        (folder / CONFIG_FILE).write_bytes(content.kept.files[CONFIG_FILE])
+    else:
+        (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     save_weights(cast_floats(model_weights(source, content), dtype), folder / WEIGHTS_FILE)
     if content.format == "maelm":
         for name in MODEL_CODE:
@@ -205,4 +223,6 @@ def model_weights(source: LoadedCheckpoint, content: Content) -> dict[str, Tenso
     if family.has_pooler and content.format != "maelm" and content.architecture == "encoder":
         # Stock encoders have a pooler, and ours does not; this one is tanh alone.
         weights |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
+    if content.kept is not None:
+        weights = content.kept.restore(weights, family, source.model.max_positions())
     return weights

@@ -11,8 +11,8 @@ from fairseq_maelm.checkpoints.weight_names import FAMILIES, MPNET_BUCKETS
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.interop.agreement import STATES, scores_of
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+from fairseq_maelm.interop.source_files import SourceFiles
 from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
 from fairseq_maelm.text.dictionary import class_names
 
@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 FORMATS = {
     "mpnet": "MPNet",
     "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
     "bert": "Bert",
     "distilbert": "DistilBert",
     "electra": "Electra",
@@ -37,8 +39,6 @@ ARCHITECTURES = {
 }
 AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
 
-# The record of `maelm import` in the folder of its checkpoint.
-IMPORT_RECORD = "import.json"
 _START_AND_END = ("start", "end")
 # The files with labels in folders of fine-tuning data.
 _LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": MANIFEST_FILE}
@@ -52,6 +52,7 @@ class Content:
     architecture: str  # one of ``ARCHITECTURES``
     head: str | None = None  # name of the fine-tuned head
     labels: tuple[str, ...] | None = None  # names of the head's outputs
+    kept: SourceFiles | None = None  # what the import kept of a source whose ids and files the folder has
 
     @property
     def class_name(self) -> str:
@@ -63,19 +64,13 @@ class Content:
         """The auto class of transformers for this architecture."""
         return AUTO_CLASSES[self.architecture]
 
-    @property
-    def what(self) -> str:
-        """The name of the output in comparisons."""
-        return STATES if self.architecture == "encoder" else scores_of(self.architecture)
-
 
 def default_format(source: LoadedCheckpoint) -> str:
-    """Return the format of the folder that was imported, if it is recorded, or else the stock one that the model fits.
+    """Return the format of the model that was imported, or else the stock one that the model fits.
 
     A model that no stock class computes gets the format "maelm".
     """
-    record = source.checkpoint.path.parent / IMPORT_RECORD
-    kind = str(read_json(record).get("kind") if record.is_file() else "").removeprefix("Hugging Face ")
+    kind = source.imported_as
     # Names of special tokens tell BERT from RoBERTa, whose layers are equal.
     like_bert = source.tokenizer.mask_text == "[MASK]"
     stock = ("modernbert", "mpnet", *(("bert", "roberta") if like_bert else ("roberta", "bert")))

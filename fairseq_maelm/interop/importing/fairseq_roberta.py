@@ -17,7 +17,7 @@ from fairseq_maelm.checkpoints.plain_data import check_weights, declared_options
 from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.fairseq_fixes.untrusted_models import OF_FAIRSEQ, other_names
 from fairseq_maelm.files.atomic import read_json, sha256_of
-from fairseq_maelm.interop.agreement import STATES, scores_of
+from fairseq_maelm.interop.compare_outputs import STATES, scores_of
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source, SourceVocabulary, refuse
 from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -74,7 +74,7 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
     mask = dictionary.index(MASK_SYMBOL)
 
     @torch.no_grad()
-    def compute(tokens: Tensor, attended: Tensor) -> dict[str, Tensor]:
+    def compute(tokens: Tensor) -> dict[str, Tensor]:
         states = model(tokens, features_only=True)[0]
         return {STATES: states, scores_of("masked-lm"): model.encoder.lm_head(states[tokens == mask])}
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from fairseq_maelm.checkpoints.plain_data import check_weights, load_plain
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
+from fairseq_maelm.interop.compare_outputs import transformers_outputs
 from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES
-from fairseq_maelm.interop.export.verification import transformers_outputs
 from fairseq_maelm.interop.importing.huggingface_config import (
     model_options,
     padding,
@@ -22,6 +22,7 @@ from fairseq_maelm.interop.importing.huggingface_config import (
 )
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse
+from fairseq_maelm.interop.source_files import kept_files, kept_weights
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def open_folder(folder: Path) -> Source:
     config = read_config(folder)
     theirs, files = read_weights(folder)
     architecture = _architecture(folder, config, theirs)
-    head = _HEAD_NAMES.get(architecture)
+    head, kept = _HEAD_NAMES.get(architecture), kept_weights(theirs)
     weights = convert_weights(folder, config, theirs, architecture, head)
     rows, pad = len(weights["encoder.embed_tokens.weight"]), padding(config)
     vocabulary = read_vocabulary(folder, rows, pad)
@@ -68,21 +69,21 @@ def open_folder(folder: Path) -> Source:
     from fairseq_maelm.hf import open_pretrained  # imports transformers
 
     model = open_pretrained(AUTO_CLASSES[architecture], folder).eval().float()
-    mask = vocabulary.order[-1]
+    order, is_stock = torch.tensor(vocabulary.order), config["model_type"] != "maelm"
     return Source(
         options=model_options(config),
         task_options=task_options(config),
         architecture=architecture,
         weights=weights,
         vocabulary=vocabulary,
-        compute=lambda tokens, attended: transformers_outputs(
-            model.base_model, model, architecture, tokens, attended, mask
-        ),
+        compute=lambda tokens: transformers_outputs(model.base_model, model, architecture, tokens, order),
         facts={
             "kind": f"Hugging Face {config['model_type']}",
             "architectures": config.get("architectures"),
             "files": {file.name: sha256_of(file) for file in files},
         },
+        files=kept_files(folder) if is_stock else {},
+        kept_weights=kept,
     )
 
 

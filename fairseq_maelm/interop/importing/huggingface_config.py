@@ -186,7 +186,7 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the model ``maelm`` for a checked configuration."""
     options: dict[str, Any] = {ours: int(config[theirs]) for ours, theirs in _SIZES.items()}
     options["decoder_layers"] = int(config.get("decoder_layers") or 0) if _predicts_masks(config) else 0
-    options["layer_norm_eps"] = _layer_norm_eps(config)
+    options |= {"layer_norm_eps": _layer_norm_eps(config), "imported_as": str(config["model_type"])}
     if config["model_type"] == "modernbert":
         positions, bases = int(config["max_position_embeddings"]), _rotary_bases(config)
         options |= {"layer": "modern", "positions": "rotary", "max_positions": positions, "relative_buckets": "none"}

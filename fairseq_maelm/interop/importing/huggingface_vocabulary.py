@@ -1,7 +1,7 @@
 """The vocabulary of a Hugging Face folder as a fairseq dictionary, with its tokenizer."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
     sentencepiece model, or else with its tokenizer.json, whose tokens get our numbers. ``rows`` is the number of
     embeddings, and ``pad`` the model's number of the padding symbol.
     """
-    tokenizer = _open_tokenizer(folder)
+    tokenizer = open_source_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     if max(numbers.values()) >= rows:
         raise refuse(
@@ -64,12 +64,11 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
         if order != list(range(rows)):
             content = renumber(content, number_of, folder)
         files = {TOKENIZER_FILE: content.encode("utf-8")}
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return SourceVocabulary(order, symbols, files, lambda text: encode_text(tokenizer, text).ids)
+    return SourceVocabulary(order, symbols, files, encode_of(tokenizer))
 
 
-def _open_tokenizer(folder: Path) -> Any:
+def open_source_tokenizer(folder: Path) -> Any:
+    """Open the tokenizer of a Hugging Face folder, as ``tokenizers.Tokenizer``."""
     if (folder / TOKENIZER_FILE).is_file():
         # transformers might ignore this file and use another class of tokenizers for the kind of model.
         return open_tokenizer_file(folder / TOKENIZER_FILE)
@@ -83,6 +82,13 @@ def _open_tokenizer(folder: Path) -> Any:
         raise ValueError(
             f"transformers finds no tokenizer in {folder} ({error}): put {TOKENIZER_FILE} or {MODEL_FILE} there"
         ) from error
+
+
+def encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
+    """Return the function from texts to ids, without special symbols, truncation and padding."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: list(encode_text(tokenizer, text).ids)
 
 
 def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:

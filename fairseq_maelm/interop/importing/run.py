@@ -5,34 +5,31 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from fairseq_maelm import __version__
+from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.checkpoints.locate import shipped_encoders
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.prepared_folder import whole_folder
-from fairseq_maelm.interop.agreement import (
-    PAD,
+from fairseq_maelm.interop.compare_outputs import (
     Agreement,
     agreements,
     checkpoint_outputs,
+    compare_tokens,
     comparison_batches,
-    differences,
-    scores_of,
 )
 from fairseq_maelm.interop.export.run import CHECKPOINT_FILE
-from fairseq_maelm.interop.export.target import IMPORT_RECORD
 from fairseq_maelm.interop.importing.checkpoint import build_state, fairseq_options, task_options
 from fairseq_maelm.interop.importing.restoring import find_complete, options_of, restore
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
-from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS, ORDINARY_STRINGS
+from fairseq_maelm.interop.source_files import SourceFiles
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
 logger = logging.getLogger(__name__)
 
-FACTS_FILE = IMPORT_RECORD
+FACTS_FILE = "import.json"
 
 
 class Imported(NamedTuple):
@@ -121,10 +118,13 @@ def _write(path: Path, source: Source, folder: Path, name: str) -> Imported:
     if len(dictionary) != len(source.vocabulary.order):
         raise refuse(path, f"its {len(source.vocabulary.order)} symbols became {len(dictionary)} in dict.txt")
     torch.save(build_state(source, dictionary), folder / CHECKPOINT_FILE)
+    if source.files:
+        order, vocabulary = torch.tensor(source.vocabulary.order), dictionary_fingerprint(dictionary)
+        SourceFiles(order, vocabulary, source.files, source.kept_weights).write(folder)
     written = load_with_model(folder / CHECKPOINT_FILE)
     found = _verify(path, source, written)
     if source.vocabulary.tokenize is not None and source.vocabulary.files:
-        _compare_tokens(path, source, written)
+        compare_tokens(path, source.vocabulary.tokenize, written.tokenizer.encode, source.vocabulary.order)
     model, task = fairseq_options(source.options), task_options(source.task_options)
     facts = {
         "source": name,
@@ -145,39 +145,11 @@ def _write(path: Path, source: Source, folder: Path, name: str) -> Imported:
 
 def _verify(path: Path, source: Source, written: LoadedCheckpoint) -> list[Agreement]:
     """Compare the source's model with the checkpoint, and refuse differences beyond rounding."""
-    order, of_masks = torch.tensor(source.vocabulary.order), scores_of("masked-lm")
-
-    def theirs(tokens: Tensor) -> dict[str, Tensor]:
-        outputs = source.compute(order[tokens], tokens.ne(PAD))
-        return {what: output[:, order] if what == of_masks else output for what, output in outputs.items()}
-
     checkpoint = written.checkpoint
     head = next(iter(checkpoint.heads), None)
     return agreements(
-        theirs,
+        source.compute,
         lambda tokens: checkpoint_outputs(written.model, checkpoint.view, source.architecture, head, tokens),
         comparison_batches(written.model, masks=source.architecture == "masked-lm"),
         str(refuse(path, "the checkpoint computes something else")),
     )
-
-
-def _compare_tokens(path: Path, source: Source, written: LoadedCheckpoint) -> None:
-    """Refuse different tokens of ordinary text, and log the hard texts with different tokens.
-
-    For some hard texts, a tokenizer.json made from a sentencepiece model gives different tokens than the model.
-    """
-    encode, order, tokenize = written.tokenizer.encode, source.vocabulary.order, source.vocabulary.tokenize
-    assert tokenize is not None
-
-    def ours(text: str) -> list[int]:
-        return [order[token] for token in encode(text)]
-
-    wrong = differences(tokenize, ours, ORDINARY_STRINGS)
-    if wrong:
-        text, expected, found = wrong[0]
-        raise refuse(path, f"its tokenizer gives {expected} for {text!r}, and the imported one gives {found}")
-    hard = [text for text in HARD_STRINGS if "<mask>" not in text]
-    other = differences(tokenize, ours, hard)
-    logger.info("%d of %d hard texts have the tokens of the source", len(hard) - len(other), len(hard))
-    for each in other:
-        logger.warning("%s gets different tokens from the imported tokenizer than from the source's", ascii(each.text))

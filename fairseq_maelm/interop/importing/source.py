@@ -1,7 +1,7 @@
 """The model that is imported, in one form for all kinds of sources."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -26,10 +26,10 @@ class Source:
     architecture: str  # "encoder", "masked-lm", or the architecture of its fine-tuned head
     weights: dict[str, Tensor]  # by our names, with tables of the vocabulary in the source's order
     vocabulary: SourceVocabulary
-    # The source's model: from tokens <int64>[B, S] in its numbers, and <bool>[B, S] False at padding, to the outputs of
-    # ``checkpoint_outputs``, with scores of the vocabulary in its order.
-    compute: Callable[[Tensor, Tensor], dict[str, Tensor]]
+    compute: Callable[[Tensor], dict[str, Tensor]]  # the source's model, as ``checkpoint_outputs``, in our order
     facts: dict[str, Any]  # to be recorded with the result
+    files: dict[str, bytes] = field(default_factory=dict)  # to be given back by an export; see ``SourceFiles``
+    kept_weights: dict[str, Tensor] = field(default_factory=dict)  # likewise, under the source's names
 
 
 # The options of a task that continues the pretraining of an MLM, whose encoder sees <mask>.

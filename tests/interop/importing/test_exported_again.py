@@ -7,24 +7,22 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm import MaelmModel
 from fairseq_maelm.interop.export import run as export_run
 from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, FACTS_FILE, import_model
+from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, import_model
+from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.vocabulary import SOURCE_FILE
 
 from . import sources
 from .sources import transformers
-from .test_import import FOLDERS, MASKED, MOVED, TEXT, UNNAMED_ROWS
+from .test_import import FOLDERS, MASKED, TEXT
 
-load_file = pytest.importorskip("safetensors.torch").load_file
+safetensors = pytest.importorskip("safetensors.torch")
+load_file, save_file = safetensors.load_file, safetensors.save_file
 
-# Source and format; only MPNet has the relative positions of the format mpnet.
-CASES = [("roberta", "maelm"), ("early", "maelm"), ("bert_vocabulary", "maelm"), ("mpnet", "maelm"), ("mpnet", "mpnet")]
-CASES += [("outside", "roberta"), ("unigram", "roberta"), ("modernbert", "modernbert"), ("a_bert", "bert")]
-CASES += [("distilbert", "distilbert"), ("electra", "electra")]
 # Short enough for the 40 positions of the sources.
 TEXTS = [text for text in HARD_STRINGS if len(text.encode("utf-8")) < 30] + [TEXT, MASKED]
 
@@ -40,52 +38,42 @@ def tokenizer_of(folder: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def assert_equal_weights(source: Path, folder: Path, before: Any, after: Any) -> None:
-    """Check that weights are equal bit by bit, rows of the vocabulary by the names of their tokens."""
-    theirs, ours = (load_file(place / "model.safetensors") for place in (source, folder))
-    # The row of token type 0 is a part of the positions.
-    in_positions = ("position_embeddings.weight", "token_type_embeddings.weight")
-    names = [name for name in theirs if not name.endswith(in_positions)]
-    assert len(names) > 20 and set(names) == {name for name in ours if not name.endswith(in_positions)}
-    tokens = sorted(before.get_vocab())
-    for name in names:
-        tables = theirs[name], ours[name]
-        if len(theirs[name]) == len(theirs[word_embeddings(theirs)]):
-            numbers = (tokenizer.convert_tokens_to_ids(tokens) for tokenizer in (before, after))
-            tables = tuple(table[each] for table, each in zip(tables, numbers, strict=True))
-        assert torch.equal(*tables), name
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(load_file(folder / "model.safetensors"))
 
 
-def word_embeddings(weights: dict[str, torch.Tensor]) -> str:
-    return next(name for name in weights if name.endswith(("word_embeddings.weight", "tok_embeddings.weight")))
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_source_comes_back_bit_by_bit(kind: str, tmp_path: Path) -> None:
+    """Without training: weights with spare rows and token types, ids, the tokenizer's files and config.json."""
+    source, folder = FOLDERS[kind](tmp_path / "source"), tmp_path / "folder"
+    done = there_and_back(source, tmp_path, None)
+    assert done.content.architecture == "masked-lm"
+    before, after = weights_of(source), weights_of(folder)
+    assert before.keys() == after.keys() and len(before) > 20
+    assert not [name for name, weight in before.items() if not torch.equal(weight, after[name])]
+    files = {path.name for path in source.iterdir()} - {"model.safetensors", "generation_config.json"}
+    assert {"config.json", TOKENIZER_FILE, "tokenizer_config.json"} <= files
+    assert not [name for name in files if (folder / name).read_bytes() != (source / name).read_bytes()]
 
 
-@pytest.mark.parametrize(("kind", "form"), CASES, ids=lambda each: each)
-def test_a_folder_comes_back_with_its_tokenizer(kind: str, form: str, tmp_path: Path) -> None:
-    source = FOLDERS[kind](tmp_path / "source")
-    imported, folder = tmp_path / "imported", tmp_path / "folder"
-    # The format of the source's kind is the default.
-    done = there_and_back(source, tmp_path, None if form != "maelm" else form)
-    assert (done.content.format, done.content.architecture) == (form, "masked-lm")
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_with_our_ids_it_computes_the_same(kind: str, tmp_path: Path) -> None:
+    """The format maelm, or a stock one without the source's files, has our ids and a tokenizer with them."""
+    source, folder, imported = FOLDERS[kind](tmp_path / "source"), tmp_path / "folder", tmp_path / "imported"
+    import_model(source, imported)
+    (imported / SOURCE_FILE).unlink()
+    done = export(imported / CHECKPOINT_FILE, None, folder, ExportSettings())
+    # The checkpoint itself knows the kind of its source.
+    assert done.content.format == json.loads((source / "config.json").read_text())["model_type"]
     before, after = transformers.PreTrainedTokenizerFast.from_pretrained(source), tokenizer_of(folder)
-    # If the source has other numbers, tokens are compared by their names.
-    moved = json.loads((imported / FACTS_FILE).read_text())["vocabulary"]["moved"] > 0
-    assert moved == (kind in MOVED)
     for text in TEXTS:
         text = text.replace("<mask>", before.mask_token)
         theirs, ours = before(text)["input_ids"], after(text)["input_ids"]
         assert after.convert_ids_to_tokens(ours) == before.convert_ids_to_tokens(theirs)
-        assert moved or ours == theirs
     assert (after.mask_token, after.pad_token) == (before.mask_token, before.pad_token)
     assert after.unk_token == ("[UNK]" if kind == "mpnet" else before.unk_token)
     assert (after.bos_token_id, after.pad_token_id, after.eos_token_id) == (0, 1, 2)
     assert after.mask_token_id == len(load_dictionary(str(imported))) - 1
-    if not moved:
-        theirs, ours = (json.loads((place / TOKENIZER_FILE).read_text()) for place in (source, folder))
-        assert {**theirs, "truncation": None, "padding": None} == ours
-
-    import fairseq_maelm.hf  # noqa: F401
-
     texts = [each.replace("<mask>", before.mask_token) for each in (TEXT, MASKED, "a")]
     states = []
     for place, tokenizer in ((source, before), (folder, after)):
@@ -96,30 +84,34 @@ def test_a_folder_comes_back_with_its_tokenizer(kind: str, form: str, tmp_path: 
     assert states[0].std() > 0.1
     torch.testing.assert_close(states[1], states[0], rtol=0, atol=1e-5)
 
-    if done.content.format == json.loads((source / "config.json").read_text())["model_type"]:
-        assert_equal_weights(source, folder, before, after)
-    import_model(folder, tmp_path / "again")
-    first, second = (torch.load(tmp_path / name / CHECKPOINT_FILE)["model"] for name in ("imported", "again"))
-    assert first.keys() == second.keys()
-    # Rows without a token are named after their numbers in the source, which differ here.
-    other = {"_extra_state"} if kind in UNNAMED_ROWS else set()
-    assert {name for name, tensor in first.items() if not torch.equal(tensor, second[name])} == other
-    if not other:
-        assert (tmp_path / "again" / "dict.txt").read_text() == (imported / "dict.txt").read_text()
+
+def test_trained_weights_come_back_in_the_order_of_the_source(tmp_path: Path) -> None:
+    """Trained rows move to the ids of the source; token type 0 is taken off the trained positions."""
+    source, imported = FOLDERS["a_bert"](tmp_path / "source"), tmp_path / "imported"
+    import_model(source, imported)
+    state = torch.load(imported / CHECKPOINT_FILE)
+    for name in ("encoder.embed_tokens.weight", "encoder.embed_positions.weight", "lm_head.bias"):
+        state["model"][name] += 0.25
+    torch.save(state, imported / CHECKPOINT_FILE)
+    export(imported / CHECKPOINT_FILE, None, tmp_path / "folder", ExportSettings())
+    before, after = weights_of(source), weights_of(tmp_path / "folder")
+    for name in ("bert.embeddings.word_embeddings", "bert.embeddings.position_embeddings"):
+        torch.testing.assert_close(after[f"{name}.weight"], before[f"{name}.weight"] + 0.25, rtol=0, atol=1e-6)
+    torch.testing.assert_close(after["cls.predictions.bias"], before["cls.predictions.bias"] + 0.25, rtol=0, atol=1e-6)
+    types = "bert.embeddings.token_type_embeddings.weight"
+    assert torch.equal(after[types], before[types]) and before[types].std() > 0.1
 
 
-def test_masks_are_filled_by_the_five_lines_of_the_card(tmp_path: Path) -> None:
-    """The folder and its card keep the source's spelling of a mask."""
-    there_and_back(FOLDERS["bert_vocabulary"](tmp_path / "source"), tmp_path, name=str(tmp_path / "folder"))
-    card = (tmp_path / "folder" / "README.md").read_text(encoding="utf-8")
-    code = card.split("```python\n")[1].split("\n```")[0]
-    assert "The [MASK] is old." in code and "the ids of tokenizer.json and dict.txt" in card
-    import fairseq_maelm.hf  # noqa: F401
-
-    variables: dict[str, Any] = {}
-    exec(code.replace(", trust_remote_code=True", ""), variables)
-    hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
-    assert variables["word"].strip() == hub.fill_mask("The <mask> is old.", topk=1)[0][0].token
+def test_files_of_another_source_or_damaged_ones_are_not_used(tmp_path: Path) -> None:
+    imported = tmp_path / "imported"
+    import_model(FOLDERS["roberta"](tmp_path / "source"), imported)
+    whole = load_file(imported / SOURCE_FILE)
+    save_file({**whole, "vocabulary": whole["vocabulary"] + 1}, imported / SOURCE_FILE)
+    assert load_with_model(imported / CHECKPOINT_FILE).source_files is None
+    for change in ({"order": whole["order"] * 0}, {"file:../escape": whole["file:config.json"].clone()}):
+        save_file({**whole, **change}, imported / SOURCE_FILE)
+        with pytest.raises(ValueError, match=r"source_files.safetensors is damaged \(it has other content\)"):
+            export(imported / CHECKPOINT_FILE, None, tmp_path / "folder", ExportSettings())
 
 
 def test_text_is_read_as_the_source_reads_it_also_behind_a_space(tmp_path: Path) -> None:
@@ -146,15 +138,6 @@ def test_two_texts_are_joined_as_fairseq_does(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(tmp_path / "folder")
     a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the rope", "a sailor"))
     assert tokenizer("the rope", "a sailor")["input_ids"] == [0, *a, 2, 2, *b, 2]
-
-
-def test_gpt2_pairs_of_fairseq_are_exported(tmp_path: Path) -> None:
-    there_and_back(sources.gpt2_checkpoint(tmp_path / "source"), tmp_path)
-    hub, tokenizer = MaelmModel.from_pretrained(str(tmp_path / "imported")), tokenizer_of(tmp_path / "folder")
-    for text in (TEXT, "  two  spaces\tand a tab", "\u65e5\u672c\u8a9e don't 1234"):
-        assert tokenizer(text)["input_ids"] == hub.encode(text).tolist()
-    words = tokenizer("old ships", return_offsets_mapping=True)["offset_mapping"]
-    assert not any("old ships"[start:end].startswith(" ") for start, end in words)
 
 
 def test_another_tokenizer_than_the_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

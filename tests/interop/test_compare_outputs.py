@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import model_of
 
-from fairseq_maelm.interop.agreement import PAD, Agreement, agreements, comparison_batches, differences, inside
+from fairseq_maelm.interop.compare_outputs import PAD, Agreement, agreements, comparison_batches, differences, inside
 
 
 @pytest.mark.parametrize(("positions", "lengths"), [(512, [2, 7, 512]), (600, [2, 7, 512]), (5, [2, 5])])

@@ -1,0 +1,287 @@
+"""Comparison of a checkpoint with a folder as transformers opens it, for export and import."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.data.masking_variants import EncoderView
+from fairseq_maelm.files.optional_imports import import_transformers
+from fairseq_maelm.interop.export.target import Content
+from fairseq_maelm.interop.export.tokenizer import check_strings, has_ties
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS, MAY_DIFFER, ORDINARY_STRINGS
+from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.models.mask_filling import masked_token_logits
+from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS, MASK_SYMBOL
+
+logger = logging.getLogger(__name__)
+
+# Lengths of the compared sequences, cut to the model's positions.
+LENGTHS = (2, 7, 512)
+# The largest difference due to rounding, relative to the largest output if that is above 1.
+TOLERANCE = 1e-5
+
+PAD = FAIRSEQ_SYMBOLS.index("<pad>")
+STATES = "hidden states"
+
+# Classes whose LM head can be computed for some tokens alone: scores at all tokens of a long sequence would take
+# gigabytes with a large vocabulary.
+_LM_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    **dict.fromkeys(
+        ("RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM", "MPNetForMaskedLM"),
+        lambda model, states: model.lm_head(states),
+    ),
+    "BertForMaskedLM": lambda model, states: model.cls(states),
+    "ModernBertForMaskedLM": lambda model, states: model.decoder(model.head(states)),
+}
+
+# A function from tokens <int64>[B, S] to outputs by name: of all tokens <float>[B, S, ...], or of sequences or masks
+# <float>[n, D].
+Computation = Callable[[Tensor], dict[str, Tensor]]
+
+
+class Agreement(NamedTuple):
+    """The largest absolute difference between an output and its expected value, and the largest expected value."""
+
+    what: str
+    difference: float
+    size: float
+
+    @property
+    def holds(self) -> bool:
+        """True if the difference is within rounding."""
+        return self.difference <= TOLERANCE * max(1.0, self.size)
+
+    def describe(self) -> str:
+        """Return one line for the user."""
+        return f"{self.what}: largest difference {self.difference:.2e}, largest value {self.size:.2e}"
+
+
+def comparison_batches(model: MaelmModel, masks: bool) -> list[Tensor]:
+    """Return random sequences of ``LENGTHS``, with or without masks: each alone <int64>[1, n], and all in one batch."""
+    generator = np.random.default_rng(1)
+    bos, eos = (FAIRSEQ_SYMBOLS.index(symbol) for symbol in ("<s>", "</s>"))
+    symbols = np.arange(len(FAIRSEQ_SYMBOLS), model.encoder.embed_tokens.num_embeddings)
+    symbols = symbols[symbols != model.mask_index]
+    sequences = []
+    for length in sorted({min(length, model.max_positions()) for length in LENGTHS}):
+        sequence = generator.choice(symbols, length)
+        sequence[0], sequence[-1] = bos, eos
+        if masks:
+            # The shortest sequence is <s> and a mask.
+            sequence[1 + generator.permutation(length - 1)[: max(1, length // 6)]] = model.mask_index
+        sequences.append(sequence)
+    return [*(padded([sequence]) for sequence in sequences), padded(sequences)]
+
+
+def padded(sequences: Sequence[np.ndarray]) -> Tensor:
+    """Return sequences <int64>[n] as one batch <int64>[B, S], padded on the right."""
+    return torch.from_numpy(pad_rows(list(sequences), np.array([len(sequence) for sequence in sequences]), PAD))
+
+
+def inside(output: Tensor, tokens: Tensor) -> Tensor:
+    """Return an output [B, S, ...] without padding, [n, ...]; an output [n, D] is returned as it is."""
+    return output if output.dim() == 2 else output[tokens != PAD]
+
+
+def checkpoint_outputs(
+    model: MaelmModel, view: EncoderView, architecture: str, head: str | None, tokens: Tensor
+) -> dict[str, Tensor]:
+    """Compute the hidden states of tokens <int64>[B, S], and the scores at masks or of a fine-tuned head."""
+    outputs = {STATES: model.extract_features(tokens)[0]}
+    if architecture == "masked-lm":
+        outputs[scores_of(architecture)] = masked_token_logits(model, view, [row[row != PAD].numpy() for row in tokens])
+    elif architecture != "encoder":
+        outputs[scores_of(architecture)] = model(tokens, classification_head_name=head)[0]
+    return outputs
+
+
+def scores_of(architecture: str) -> str:
+    """Return the name under which the scores of an architecture, such as "masked-lm", are compared."""
+    return f"{architecture} scores"
+
+
+@torch.no_grad()
+def agreements(expected: Computation, found: Computation, batches: Sequence[Tensor], problem: str) -> list[Agreement]:
+    """Return the largest difference of each output over all batches, without padding.
+
+    Raises:
+        ValueError: an output differs by more than rounding; the message begins with ``problem``.
+    """
+    worst: dict[str, Agreement] = {}
+    for tokens in batches:
+        others = found(tokens)
+        for what, output in expected(tokens).items():
+            one, other = inside(output, tokens), inside(others[what], tokens)
+            comparable = one.shape == other.shape and bool(torch.isfinite(other).all())
+            difference = float((one - other).abs().max()) if comparable else float("inf")
+            last = worst.get(what, Agreement(what, 0.0, 0.0))
+            size = max(last.size, float(one.abs().max()))
+            worst[what] = Agreement(what, max(last.difference, difference), size)
+    return refuse_differences(list(worst.values()), problem)
+
+
+def refuse_differences(compared: list[Agreement], problem: str) -> list[Agreement]:
+    """Return the agreements if all hold; raise a ValueError that names the others."""
+    wrong = [f"{each.what} differ by {each.difference:.2g} (of {each.size:.2g})" for each in compared if not each.holds]
+    if wrong:
+        raise ValueError(f"{problem}: {'; '.join(wrong)}")
+    return compared
+
+
+class Difference(NamedTuple):
+    """A text for which two tokenizers give different tokens."""
+
+    text: str
+    expected: list[int]
+    found: list[int]
+
+
+def differences(
+    expected: Callable[[str], list[int]], found: Callable[[str], list[int]], texts: Sequence[str], ties: bool = False
+) -> list[Difference]:
+    """Compare two functions that return the tokens of a text without special tokens around them.
+
+    ``ties`` accepts the same tokens in another order: in unigram models, several segmentations of repeated characters
+    ("rr r" and "r rr") may have the same best score.
+    """
+    read = [Difference(text, expected(text), found(text)) for text in texts]
+    if ties:
+        return [each for each in read if sorted(each.expected) != sorted(each.found)]
+    return [each for each in read if each.expected != each.found]
+
+
+def verify_model(source: LoadedCheckpoint, content: Content, folder: Path) -> list[Agreement]:
+    """Compare the outputs of a folder, opened as its class and as an encoder, with those of the checkpoint."""
+    model, view, architecture = source.model, source.checkpoint.view, content.architecture
+    order = torch.arange(len(source.dictionary)) if content.kept is None else content.kept.order
+    whole = open_model(folder, content)
+    encoder = whole
+    if architecture != "encoder":
+        encoder = open_model(folder, Content(content.format, "encoder"), strict=False)
+    return agreements(
+        lambda tokens: checkpoint_outputs(model, view, architecture, content.head, tokens),
+        lambda tokens: transformers_outputs(encoder, whole, architecture, tokens, order),
+        comparison_batches(model, masks=architecture == "masked-lm"),
+        "the exported model computes something else than the checkpoint",
+    )
+
+
+@torch.no_grad()
+def transformers_outputs(
+    encoder: Any, whole: Any, architecture: str, tokens: Tensor, order: Tensor
+) -> dict[str, Tensor]:
+    """Compute the outputs of ``checkpoint_outputs`` with models of transformers, without and with the head.
+
+    ``order`` <int64>[V] has their id of each of our symbols; ``tokens`` <int64>[B, S] and scores are in our order.
+    """
+    inputs, masked = {"input_ids": order[tokens], "attention_mask": tokens.ne(PAD).long()}, tokens == len(order) - 1
+    states = encoder(**inputs).last_hidden_state
+    if architecture == "encoder":
+        return {STATES: states}
+    if architecture == "masked-lm" and type(whole).__name__ in _LM_HEADS:
+        scores = _LM_HEADS[type(whole).__name__](whole, states[masked])[:, order]
+        return {STATES: states, scores_of(architecture): scores}
+    output = whole(**inputs)
+    if architecture == "question-answering":
+        scores = torch.stack([output.start_logits, output.end_logits], dim=-1)
+    else:
+        scores = output.logits[masked][:, order] if architecture == "masked-lm" else output.logits
+    return {STATES: states, scores_of(architecture): scores}
+
+
+def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
+    """Open a folder with the classes of this package instead of the folder's copies, and check its class.
+
+    ``strict`` also refuses missing and superfluous weights.
+    """
+    from fairseq_maelm.hf import open_pretrained  # imports transformers
+
+    with _quiet(import_transformers()):
+        model, report = open_pretrained(content.auto_class, folder, output_loading_info=True)
+    if type(model).__name__ != content.class_name:
+        raise ValueError(f"transformers opens {folder} as {type(model).__name__} and not as {content.class_name}")
+    wrong = {kind: sorted(map(str, names)) for kind, names in report.items() if kind.endswith("keys") and names}
+    if strict and wrong:
+        raise ValueError(f"the weights in {folder} do not match transformers' {content.class_name}: {wrong}")
+    return model.eval().float()
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Silence transformers, which warns of unused weights when it opens a model with a head as an encoder."""
+    logging_of = transformers.utils.logging
+    verbosity, progress = logging_of.get_verbosity(), logging_of.is_progress_bar_enabled()
+    logging_of.set_verbosity_error()
+    logging_of.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging_of.set_verbosity(verbosity)
+        if progress:
+            logging_of.enable_progress_bar()
+
+
+def compare_tokens(
+    place: object, theirs: Callable[[str], list[int]], ours: Callable[[str], list[int]], order: Sequence[int]
+) -> None:
+    """Refuse different tokens of ordinary text, and log the hard texts with different tokens.
+
+    For some hard texts, a tokenizer.json made from a sentencepiece model gives different tokens than the model.
+
+    Args:
+        place: the folder, for messages.
+        theirs: the source's tokenizer, in its ids.
+        ours: our tokenizer.
+        order: the source's id of each of our symbols.
+    """
+
+    def in_their_ids(text: str) -> list[int]:
+        return [order[token] for token in ours(text)]
+
+    if wrong := differences(theirs, in_their_ids, ORDINARY_STRINGS):
+        text, expected, found = wrong[0]
+        raise ValueError(f"the tokenizer in {place} gives {expected} for {text!r}, and the checkpoint's gives {found}")
+    hard = [text for text in HARD_STRINGS if MASK_SYMBOL not in text]
+    other = differences(theirs, in_their_ids, hard)
+    logger.info("%d of %d hard texts have the tokens of the source", len(hard) - len(other), len(hard))
+    for each in other:
+        logger.warning("%s gets different tokens from the source's tokenizer than from ours", ascii(each.text))
+
+
+def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
+    """Compare the folder's tokenizer, as transformers opens it, with fairseq's, and raise ValueError if they differ.
+
+    Returns:
+        the texts of ``MAY_DIFFER`` that do differ, with the reason.
+    """
+    from fairseq_maelm.hf import open_pretrained
+
+    expected = source.tokenizer.encode
+    tokenizer = open_pretrained("AutoTokenizer", folder)
+
+    def found(text: str) -> list[int]:
+        # verbose=False: a warning about texts that are longer than the model's positions is not needed.
+        text = text.replace(MASK_SYMBOL, tokenizer.mask_token)
+        return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    texts = check_strings(source.dictionary, tokenizer.all_special_tokens)
+    wrong = differences(expected, found, texts, has_ties(source.tokenizer_file))
+    if wrong:
+        raise ValueError(
+            f"the exported tokenizer reads {len(wrong)} texts differently from {source.tokenizer_file.name} and "
+            f"dict.txt, for example {ascii(wrong[0].text)}: {wrong[0].found} instead of {wrong[0].expected}"
+        )
+    bos, eos = source.dictionary.bos(), source.dictionary.eos()
+    one, two = HARD_STRINGS[7], HARD_STRINGS[9]
+    single, pair = [bos, *expected(one), eos], [bos, *expected(one), eos, eos, *expected(two), eos]
+    if tokenizer(one)["input_ids"] != single or tokenizer(one, two)["input_ids"] != pair:
+        raise ValueError("the exported tokenizer puts other special tokens around texts than fairseq does")
+    return {text: reason for text, reason in MAY_DIFFER.items() if differences(expected, found, [text])}

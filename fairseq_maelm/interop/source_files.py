@@ -1,0 +1,137 @@
+"""What an import keeps of its source, so that an export gives back the source's ids, files and unused weights.
+
+The file next to dict.txt is one of the vocabulary's files, which prepared data and save folders get too. It has tensors
+only: ``order`` <int64>[V] is the source's id of each of our symbols, ``vocabulary`` the fingerprint of the dictionary,
+``file:NAME`` <uint8>[bytes] the content of a file, and ``weight:NAME`` a weight that our model lacks or changes.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, Family
+from fairseq_maelm.files.atomic import read_regular
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.vocabulary import MODEL_FILE, SOURCE_FILE
+
+CONFIG_FILE = "config.json"
+# The files of tokenizers, of which a source has some. No other file of a source is kept.
+TOKENIZER_FILES = (
+    *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", MODEL_FILE, "spiece.model"),
+)
+_POSITIONS, _TOKEN_TYPES = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
+_POOLER = ("pooler.dense.weight", "pooler.dense.bias")
+# Weights that our model lacks, or has in another form: its positions have token type 0 added and begin at 0.
+_KEPT_WEIGHTS = (_POSITIONS, _TOKEN_TYPES, *_POOLER)
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The files, the ids and the weights of a source that our checkpoint does not hold."""
+
+    order: Tensor  # <int64>[V] the source's id of each of our symbols
+    vocabulary: int  # the fingerprint of our dictionary
+    files: dict[str, bytes] = field(default_factory=dict)  # config.json, and the tokenizer's files
+    weights: dict[str, Tensor] = field(default_factory=dict)  # under the source's names without prefix
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The source's configuration."""
+        return dict(json.loads(self.files[CONFIG_FILE]))
+
+    @property
+    def token_types(self) -> Tensor | None:
+        """The embeddings of token types <float>[types, D], if the source has them."""
+        return self.weights.get(_TOKEN_TYPES)
+
+    def write(self, folder: Path) -> None:
+        """Write ``SOURCE_FILE`` into a folder with the dictionary."""
+        from safetensors.torch import save_file
+
+        tensors = {"order": self.order, "vocabulary": torch.tensor(self.vocabulary)}
+        tensors |= {f"file:{name}": _bytes(content) for name, content in self.files.items()}
+        tensors |= {f"weight:{name}": weight.contiguous().clone() for name, weight in self.weights.items()}
+        save_file(tensors, folder / SOURCE_FILE)
+
+    def restore(self, weights: Mapping[str, Tensor], family: Family, positions: int) -> dict[str, Tensor]:
+        """Return exported weights in the order of the source's ids, with the source's weights that our model lacks.
+
+        Weights that no training has changed come back bit by bit.
+
+        Args:
+            weights: the weights of the exported model, by its names.
+            family: the names of the source's family.
+            positions: positions of our model.
+        """
+        of_vocabulary = (family.encoder["encoder.embed_tokens.weight"], family.lm_head["lm_head.bias"])
+        restored = {}
+        for full_name, weight in weights.items():
+            name = full_name.removeprefix(family.prefix)
+            if name in of_vocabulary:
+                weight = torch.empty_like(weight).index_copy_(0, self.order, weight)
+            elif name == _POSITIONS and name in self.weights:
+                weight = self._positions(weight[-positions:])
+            restored[full_name] = weight if name == _POSITIONS else self.weights.get(name, weight)
+        return restored
+
+    def _positions(self, ours: Tensor) -> Tensor:
+        """Return the source's table of positions with our rows <float>[positions, D], but without token type 0.
+
+        The rows in front of the first position are not trained. Subtraction does not undo addition bit by bit.
+        """
+        table, types = self.weights[_POSITIONS].clone(), self.token_types
+        theirs, added = table[len(table) - len(ours) :], torch.zeros(()) if types is None else types[0]
+        theirs.copy_(torch.where(ours == theirs + added, theirs, ours - added))
+        return table
+
+
+def _bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def kept_weights(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights, by the source's names without prefix, that an export gives back."""
+    return {name: theirs[name] for name in _KEPT_WEIGHTS if name in theirs}
+
+
+def kept_files(folder: Path) -> dict[str, bytes]:
+    """Return the configuration and the tokenizer's files of a source."""
+    found = {name: read_regular(folder / name) for name in (CONFIG_FILE, *TOKENIZER_FILES) if (folder / name).is_file()}
+    return {name: content for name, content in found.items() if content}
+
+
+def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | None:
+    """Read the first ``SOURCE_FILE`` of a vocabulary in some folders; return None if there is none.
+
+    Raises:
+        ValueError: the file was not written by an import.
+    """
+    path = next((folder / SOURCE_FILE for folder in folders if (folder / SOURCE_FILE).is_file()), None)
+    if path is None:
+        return None
+    read_regular(path)
+    try:
+        from safetensors.torch import load_file
+
+        tensors = load_file(path)
+        found: dict[str, dict[str, Any]] = {"file": {}, "weight": {}}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(":")
+            if rest:
+                found[kind][rest] = tensor.numpy().tobytes() if kind == "file" else tensor.float()
+        order = tensors["order"]
+        known = found["file"].keys() <= {CONFIG_FILE, *TOKENIZER_FILES} and found["weight"].keys() <= {*_KEPT_WEIGHTS}
+        if not known or not torch.equal(order.sort().values, torch.arange(len(order))):
+            raise ValueError("it has other content")
+        source = SourceFiles(order, int(tensors["vocabulary"]), found["file"], found["weight"])
+        if source.config["model_type"] not in FAMILIES:
+            raise ValueError("it has another kind of model")
+    except Exception as error:  # errors of the library are of all kinds
+        raise ValueError(f"{path} is damaged ({error}): copy it from the folder of the import") from error
+    return source if source.vocabulary == vocabulary else None
