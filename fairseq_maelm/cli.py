@@ -38,7 +38,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "pretrain": "pretrain an encoder by a recipe",
         "finetune": "fine-tune a checkpoint on a task folder",
         "sweep": "fine-tune checkpoints on a grid of settings and seeds",
-        "report": "write the tables and the figure of a sweep",
+        "report": "write the tables of a sweep",
         "user-dir": "print the folder to give to fairseq's commands as --user-dir",
     },
     "Prediction": {

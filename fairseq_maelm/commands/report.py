@@ -5,7 +5,6 @@ import logging
 import sys
 
 from fairseq_maelm.options import existing_path
-from fairseq_maelm.studies.report import write_report
 
 logger = logging.getLogger(__name__)
 
@@ -14,16 +13,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm report``."""
     parser.description = (
         "Writes the table of a finished or running sweep: the best setting of each task and model, medians over seeds, "
-        "differences of models, the paper's scores. Writes all runs to runs.csv and the spread to spread.png and .svg."
+        "differences of models, the paper's scores. Writes all runs to runs.csv."
     )
     parser.add_argument("sweep", type=existing_path, metavar="SWEEP", help="folder written by `maelm sweep`")
     parser.add_argument(
         "--paper", nargs="+", metavar="GROUP", help="groups of the recipes' published rows to show (default: all)"
     )
-    parser.add_argument("--no-figure", action="store_true", help="skip the figure of the spread")
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the report into the folder, and its table to standard output."""
-    sys.stdout.write(write_report(args.sweep, not args.no_figure, args.paper))
+    from fairseq_maelm.studies.report import write_report  # takes a second
+
+    sys.stdout.write(write_report(args.sweep, args.paper))
     logger.info("wrote %s, and runs.csv into the same folder", args.sweep / "report.md")

@@ -8,11 +8,9 @@ from typing import Any
 
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
 from fairseq_maelm.options import add_output, existing_path, number
-from fairseq_maelm.studies.grid import parse_choice
-from fairseq_maelm.studies.grid_runs import KEEP, Plan, make_plan, read_models, run_plan
+from fairseq_maelm.studies.grid import KEEP, parse_choice
 from fairseq_maelm.studies.log import is_divergence
-from fairseq_maelm.studies.options import Runner, add_runner_arguments, refuse, runner_of, without_result
-from fairseq_maelm.studies.report import write_report
+from fairseq_maelm.studies.options import add_runner_arguments, refuse, runner_of, without_result
 from fairseq_maelm.training.options import add_precision, machine_of, recipe_type
 
 AFTER_INTERRUPT = "the same command continues"
@@ -77,8 +75,25 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ValueError: an option or an input is wrong, or runs failed; diverged runs count as results.
     """
+    # These take seconds, and the help does not need them.
+    from fairseq_maelm.studies.grid_runs import make_plan, read_models, run_plan
+    from fairseq_maelm.studies.report import write_report
+
     runner = runner_of(args)
-    plan = _plan(args, runner)
+    choices: dict[str, tuple[Any, ...]] = {}
+    for name, values in args.only:
+        choices[name] = (*choices.get(name, ()), *values)
+    plan = make_plan(
+        read_recipes(args.recipes),
+        args.data,
+        read_models(args.checkpoint),
+        args.seeds,
+        choices,
+        args.large,
+        machine_of(min(1, runner.gpus), args.precision, args.threads),  # a run has at most one GPU
+        args.options,
+        args.keep_checkpoints,
+    )
     if runner.dry_run:
         jobs = plan.jobs(args.output)
         runner.do(jobs)
@@ -92,19 +107,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         without = run_plan(plan, args.output, runner)
     except KeyboardInterrupt:
-        sys.stdout.write(write_report(args.output, draws=False))
+        sys.stdout.write(write_report(args.output))
         raise
-    sys.stdout.write(write_report(args.output, draws=False))
+    sys.stdout.write(write_report(args.output))
     refuse({name: reason for name, reason in without.items() if not is_divergence(reason)}, runner.retry_failed)
-
-
-def _plan(args: argparse.Namespace, runner: Runner) -> Plan:
-    # A run has at most one GPU.
-    machine = machine_of(min(1, runner.gpus), args.precision, args.threads)
-    choices: dict[str, tuple[Any, ...]] = {}
-    for name, values in args.only:
-        choices[name] = (*choices.get(name, ()), *values)
-    recipes, models = read_recipes(args.recipes), read_models(args.checkpoint)
-    return make_plan(
-        recipes, args.data, models, args.seeds, choices, args.large, machine, args.options, args.keep_checkpoints
-    )

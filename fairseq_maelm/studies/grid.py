@@ -11,6 +11,9 @@ from fairseq_maelm.finetuning.recipe import Recipe, Search
 from fairseq_maelm.studies.folder import read_settings
 from fairseq_maelm.training.options import number_if_it_is_one, spelled
 
+# Checkpoints of finished runs to keep.
+KEEP = ("none", "best", "all")
+
 
 @dataclass(frozen=True)
 class Setting:

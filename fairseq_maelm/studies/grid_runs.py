@@ -24,7 +24,6 @@ from fairseq_maelm.training.options import Machine
 logger = logging.getLogger(__name__)
 
 RANDOM = "random"
-KEEP = ("none", "best", "all")
 _BEST = "checkpoint_best.pt"
 
 
@@ -48,7 +47,7 @@ class Plan:
     counted: dict[tuple[str, str], Counted]  # by task and model
     machine: Machine  # of each run
     options: list[str]  # of fairseq-train, which override all others
-    keep: str  # checkpoints to keep, one of ``store.KEEP``
+    keep: str  # checkpoints to keep, one of ``grid.KEEP``
 
     def process(self, run: Run, folder: Path, slot: str) -> Process:
         """Return the program of a run in a slot (a GPU, or ""), which continues from its last finished epoch."""

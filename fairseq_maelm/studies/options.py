@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import torch
-
 from fairseq_maelm.options import UsageError, number
 from fairseq_maelm.studies.engine import Job, Launcher, is_finished, read_json, run
 from fairseq_maelm.studies.slurm import SlurmLauncher, parse_parameters
@@ -100,8 +98,11 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Ru
             f"a run has at most {most_gpus} GPU{'s' * (most_gpus > 1)}: write --gpus 0 1 for two parallel runs, or "
             f"--slurm gpus_per_node={most_gpus}"
         )
-    if args.gpus and not args.dry_run and not torch.cuda.device_count():
-        raise UsageError("--gpus is given, but torch finds no GPU here: leave it out, or give --jobs")
+    if args.gpus and not args.dry_run:
+        import torch  # takes seconds
+
+        if not torch.cuda.device_count():
+            raise UsageError("--gpus is given, but torch finds no GPU here: leave it out, or give --jobs")
     return Runner(slots, gpus, launcher, args.retry_failed, args.dry_run)
 
 

@@ -1,32 +1,18 @@
 """The report: choice of settings, medians and averages worked out by hand, and failures that it must show."""
 
 import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.grid import Run, Setting
-from fairseq_maelm.studies.report import as_csv, as_markdown, write_report
-from fairseq_maelm.studies.scores import (
-    DIVERGED,
-    FAILED,
-    FINISHED,
-    MISSING,
-    Outcome,
-    average,
-    averaged_tasks,
-    best_of,
-    collect,
-    median_with_losses,
-)
+from fairseq_maelm.studies.report import write_report
+from fairseq_maelm.studies.scores import DIVERGED, FAILED, FINISHED, MISSING, Outcome, average, best_of
 from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
 
 # A seed's result: its scores on the validation sets, or its state.
@@ -86,12 +72,6 @@ def test_a_setting_with_missing_seeds_waits_for_them() -> None:
     assert (nothing.setting, nothing.scores, nothing.complete) == (None, (), False)
 
 
-@given(st.lists(st.floats(-100, 100), min_size=1, max_size=9), st.integers(0, 9))
-def test_lost_seeds_never_raise_a_median(scores: list[float], lost: int) -> None:
-    assert median_with_losses(scores, lost) <= median_with_losses(scores, 0)
-    assert (median_with_losses(scores, lost) == -math.inf) == (lost >= len(scores))
-
-
 def test_the_average_of_the_paper() -> None:
     """Table 1, base setting, MAE-LM: MNLI's two sets are one task, and eight tasks make 86.1."""
     scores = {
@@ -147,106 +127,70 @@ def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[R
     return folder
 
 
-def table_of(text: str, number: int = 0) -> dict[str, list[str]]:
-    """Return a table of a report as the first cell of each line -> the other cells."""
-    tables = [part for part in text.split("\n\n") if part.startswith("|")]
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[number].splitlines()]
-    assert len({len(line) for line in lines}) == 1
-    return {line[0]: line[1:] for line in lines}
+def tables_of(text: str) -> list[dict[str, list[str]]]:
+    """Return the tables of a report: the first cell of each line -> the other cells, "task, model" of the settings."""
+    found = []
+    for part in text.split("\n\n"):
+        lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()]
+        if part.startswith("|"):
+            assert len({len(line) for line in lines}) == 1
+            names = 2 if lines[0][0] == "task" else 1
+            found.append({", ".join(line[:names]): line[names:] for line in lines})
+    return found
 
 
-def test_the_table_beside_the_paper(tmp_path: Path) -> None:
-    lines = table_of(as_markdown(collect(write_sweep(tmp_path / "sweep", GRID))))
-    assert lines[""] == ["RTE (accuracy)", "MNLI (accuracy)", "SQuAD (f1)", "AVG"]
+def test_the_tables_of_a_finished_sweep(tmp_path: Path) -> None:
+    text = write_report(write_sweep(tmp_path, GRID))
+    scores, differences, settings = tables_of(text)
+    assert scores[""] == ["RTE (accuracy)", "MNLI (accuracy)", "SQuAD (f1)", "AVG"]
     # RTE at 2e-5: 72, 70, lost. AVG: (70 + (81 + 83) / 2) / 2 = 76; SQuAD is not a task of GLUE.
-    assert lines["ours"] == [
+    assert scores["ours"] == [
         "70.0 (70.0..72.0; 1 of 3 seeds without a score)", "81.0/83.0 (80.0..82.0/81.0..85.0)", "75.0 (75.0..75.0)",
         "76.0",
     ]  # fmt: skip
     # At 2e-5: 53, 47, lost; so 51 at 1e-5 is better than 47. AVG: (51 + 40.5) / 2 = 45.75.
-    assert lines["random"] == ["51.0 (50.0..52.0)", "40.0/41.0 (40.0..40.0/41.0..41.0)", "10.0 (10.0..10.0)", "45.8"]
-    assert lines["paper, base: MAE-LM"] == ["79.1", "87.2/87.1", "84.1", "83.1"]
-    assert lines["paper, base: ALBERT"] == ["–", "81.6/–", "–", "–"]
-    assert lines["paper, large++: MAE-LM"] == ["88.8", "–", "–", "–"]
+    assert scores["random"] == ["51.0 (50.0..52.0)", "40.0/41.0 (40.0..40.0/41.0..41.0)", "10.0 (10.0..10.0)", "45.8"]
+    assert scores["paper, base: MAE-LM"] == ["79.1", "87.2/87.1", "84.1", "83.1"]
+    assert scores["paper, base: ALBERT"] == ["–", "81.6/–", "–", "–"]
+    assert scores["paper, large++: MAE-LM"] == ["88.8", "–", "–", "–"]
+    # Only tasks without lost seeds are compared.
+    assert [differences[name] for name in ("", "RTE", "MNLI", "SQuAD")] == [
+        ["ours - random"], ["–"], ["+41.0 (+40.0 to +42.0)"], ["+65.0 (+65.0 to +65.0)"],
+    ]  # fmt: skip
+    assert settings["RTE, ours"] == ["lr 2e-05, batch-size 16, epochs 3, warm-up 0.06", "5", "1", "0", "0"]
+    assert settings["RTE, random"][1:] == ["5", "0", "1", "0"]
+    failed, diverged = text.partition("Runs that failed:")[2].split("Runs that diverged:")
+    assert "disk | full" in failed and "FloatingPointError" in diverged and "/seed_2/run.log" in diverged
+    assert "missing" not in text and text == (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
-def test_what_failed_and_diverged_is_shown(tmp_path: Path) -> None:
-    text = as_markdown(collect(write_sweep(tmp_path / "sweep", GRID)))
-    settings = [line.split("|")[1:-1] for line in text.split("\n\n")[4].splitlines()[2:]]
-    counted = {(line[0].strip(), line[1].strip()): [cell.strip() for cell in line[2:]] for line in settings}
-    assert counted["RTE", "ours"] == ["lr 2e-05, batch-size 16, epochs 3, warm-up 0.06", "5", "1", "0", "0"]
-    assert counted["RTE", "random"][1:] == ["5", "0", "1", "0"]
-    failed, diverged = text.split("\n\n")[5:9:2], text.split("\n\n")[7:]
-    assert failed[0] == "Runs that failed:" and "disk | full" in text
-    assert "FloatingPointError" in diverged[-1] and "/seed_2/run.log" in diverged[-1]
-    assert "missing" not in text
-
-
-def test_the_first_model_is_compared_with_the_others(tmp_path: Path) -> None:
-    """Only tasks without lost seeds are compared; the interval is that of `difference_of_medians`."""
-    text = as_markdown(collect(write_sweep(tmp_path / "sweep", GRID)))
-    assert text.split("\n\n")[2].startswith("Differences of these medians, with 95 % intervals")
-    lines = table_of(text, 1)
-    assert lines[""] == ["ours - random"]
-    assert lines["RTE"] == ["–"] and lines["MNLI"] == ["+41.0 (+40.0 to +42.0)"]
-    assert lines["SQuAD"] == ["+65.0 (+65.0 to +65.0)"]
-    alone = {("RTE", "ours"): GRID["RTE", "ours"]}
-    assert "Differences" not in as_markdown(collect(write_sweep(tmp_path / "alone", alone)))
-
-
-def test_rows_of_the_paper_can_be_chosen(tmp_path: Path) -> None:
-    sweep = collect(write_sweep(tmp_path / "sweep", GRID))
-    lines = table_of(as_markdown(sweep, ["large++"]))
-    assert [name for name in lines if name.startswith("paper")] == ["paper, large++: MAE-LM"]
-    with pytest.raises(ValueError, match="no recipe has published rows named small: choose from base, large"):
-        as_markdown(sweep, ["small"])
-
-
-def test_only_tasks_that_all_models_have_finished_are_averaged(tmp_path: Path) -> None:
-    grid = {**GRID, ("MNLI", "random"): {1e-5: [(40.0, 41.0), MISSING, MISSING]}}
-    sweep = collect(write_sweep(tmp_path / "sweep", grid))
-    assert averaged_tasks(sweep) == ["RTE"]
-    text = as_markdown(sweep)
-    lines = table_of(text)
-    assert (lines["ours"][-1], lines["random"][-1], lines["paper, base: MAE-LM"][-1]) == ("70.0", "51.0", "79.1")
-    assert lines["random"][1] == "40.0/41.0 (40.0..40.0/41.0..41.0) [2 runs missing]"
+def test_what_is_missing_is_shown_and_not_averaged(tmp_path: Path) -> None:
+    text = write_report(write_sweep(tmp_path, {**GRID, ("MNLI", "random"): {1e-5: [(40.0, 41.0), MISSING, MISSING]}}))
+    scores = tables_of(text)[0]
+    assert [scores[name][-1] for name in ("ours", "random", "paper, base: MAE-LM")] == ["70.0", "51.0", "79.1"]
+    assert scores["random"][1] == "40.0/41.0 (40.0..40.0/41.0..41.0) [2 runs missing]"
     assert "AVG: mean over RTE, without MNLI, SQuAD." in text
-    assert f"2 of {len(sweep.outcomes)} runs are missing: the table is not final." in text
-
-
-def test_a_sweep_that_has_just_begun(tmp_path: Path) -> None:
-    text = write_report(write_sweep(tmp_path / "sweep", {("RTE", "ours"): {1e-5: [MISSING] * 2}}))
-    assert table_of(text)["ours"] == ["– [2 runs missing]", "–"]
-    assert "no task has a final score" in text
-    assert not (tmp_path / "sweep" / "spread.png").exists()
-
-
-def test_all_runs_are_in_the_csv(tmp_path: Path) -> None:
-    sweep = collect(write_sweep(tmp_path / "sweep", {**GRID, ("SQuAD", "random"): {1e-5: [MISSING] * 3}}))
-    lines = list(csv.DictReader(io.StringIO(as_csv(sweep))))
-    assert len(lines) == len(sweep.outcomes) == 30
-    first = lines[0]
-    assert (first["task"], first["model"], first["lr"], first["batch-size"]) == ("RTE", "ours", "1e-05", "16")
-    assert (first["seed"], first["state"], first["score"], first["loss"]) == ("1", FINISHED, "60.0", "0.5")
+    assert "2 of 27 runs are missing: the table is not final." in text
+    with open(tmp_path / "runs.csv", encoding="utf-8") as stream:
+        lines = list(csv.DictReader(stream))
+    first = {"task": "RTE", "model": "ours", "lr": "1e-05", "batch-size": "16", "seed": "1", "state": FINISHED}
+    assert lines[0].items() >= {**first, "score": "60.0", "loss": "0.5", "seconds": "9.0", "chosen": "no"}.items()
     states = [line["state"] for line in lines]
-    assert (states.count(DIVERGED), states.count(FAILED), states.count(MISSING)) == (1, 1, 3)
+    assert (len(states), states.count(DIVERGED), states.count(FAILED), states.count(MISSING)) == (27, 1, 1, 2)
     assert {line["reason"] for line in lines if line["state"] == FAILED} == {"exit status 1: disk | full"}
-    assert [line["lr"] for line in lines if line["chosen"] == "yes" and line["task"] == "RTE"] == ["2e-05"] * 3 + [
-        "1e-05"
-    ] * 3
+    chosen = [line["lr"] for line in lines if line["chosen"] == "yes" and line["task"] == "RTE"]
+    assert chosen == ["2e-05"] * 3 + ["1e-05"] * 3
 
 
-def test_the_files_of_a_report(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    folder = write_sweep(tmp_path / "sweep", GRID)
-    text = write_report(folder)
-    assert (folder / "report.md").read_text(encoding="utf-8") == text
-    assert (folder / "spread.png").read_bytes().startswith(b"\x89PNG")
-    first = (folder / "spread.svg").read_bytes()
-    write_report(folder)
-    assert (folder / "spread.svg").read_bytes() == first
-    with pytest.raises(FileNotFoundError, match="has no study"):
-        write_report(tmp_path)
+def test_rows_of_the_paper_can_be_chosen_before_anything_is_finished(tmp_path: Path) -> None:
+    write_sweep(tmp_path, {("RTE", "ours"): {1e-5: [MISSING] * 2}})
+    text = write_report(tmp_path, ["large++"])
+    scores = tables_of(text)[0]
+    assert scores["ours"] == ["– [2 runs missing]", "–"]
+    assert "no task has a final score" in text and "Differences" not in text
+    assert [name for name in scores if name.startswith("paper")] == ["paper, large++: MAE-LM"]
+    with pytest.raises(ValueError, match="no recipe has published rows named small: choose from base, large"):
+        write_report(tmp_path, ["small"])
 
 
 def test_a_table_can_be_read_as_it_is() -> None:
