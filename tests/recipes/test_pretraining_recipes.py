@@ -18,49 +18,19 @@ from fairseq_maelm.training.options import Machine, load_yaml, names_in
 from recipes.dry_runs import PRETRAINING, configuration_of_command, recipe_command
 
 # Table 3 of the paper, cell by cell.
-TABLE_3 = {
-    "base": {
-        "Max Steps": 125_000,
-        "Peak Learning Rate": 5e-4,
-        "Batch Size": 2048,
-        "Warm-Up Steps": 10_000,
-        "Sequence Length": 512,
-        "Relative Position Encoding Buckets": 32,
-        "Relative Position Encoding Max Distance": 128,
-        "Adam epsilon": 1e-6,
-        "Adam betas": (0.9, 0.98),
-        "Clip Norm": 2.0,
-        "Dropout": 0.1,
-        "Weight Decay": 0.01,
-    },
-    "base_plus_plus": {
-        "Max Steps": 2_000_000,
-        "Peak Learning Rate": 2e-4,
-        "Batch Size": 2048,
-        "Warm-Up Steps": 10_000,
-        "Sequence Length": 512,
-        "Relative Position Encoding Buckets": 64,
-        "Relative Position Encoding Max Distance": 128,
-        "Adam epsilon": 1e-6,
-        "Adam betas": (0.9, 0.98),
-        "Clip Norm": 2.0,
-        "Dropout": 0.1,
-        "Weight Decay": 0.01,
-    },
-    "large_plus_plus": {
-        "Max Steps": 1_000_000,
-        "Peak Learning Rate": 1e-4,
-        "Batch Size": 2048,
-        "Warm-Up Steps": 10_000,
-        "Sequence Length": 512,
-        "Relative Position Encoding Buckets": 128,
-        "Relative Position Encoding Max Distance": 256,
-        "Adam epsilon": 1e-6,
-        "Adam betas": (0.9, 0.98),
-        "Clip Norm": 1.0,
-        "Dropout": 0.1,
-        "Weight Decay": 0.01,
-    },
+_ALL = {
+    "Batch Size": 2048, "Warm-Up Steps": 10_000, "Sequence Length": 512, "Adam epsilon": 1e-6,
+    "Adam betas": (0.9, 0.98), "Dropout": 0.1, "Weight Decay": 0.01,
+}  # fmt: skip
+_DIFFERENT = ("Max Steps", "Peak Learning Rate", "Relative Position Encoding Buckets",
+              "Relative Position Encoding Max Distance", "Clip Norm")  # fmt: skip
+TABLE_3: dict[str, dict[str, Any]] = {
+    name: {**_ALL, **dict(zip(_DIFFERENT, values))}
+    for name, *values in (
+        ("base", 125_000, 5e-4, 32, 128, 2.0),
+        ("base_plus_plus", 2_000_000, 2e-4, 64, 128, 2.0),
+        ("large_plus_plus", 1_000_000, 1e-4, 128, 256, 1.0),
+    )
 }
 # Symbols of the vocabularies and (layers, width) of encoder and decoder, from the paper's appendix on pretraining.
 VOCABULARY = {"base": 32_768, "base_plus_plus": 64_000, "large_plus_plus": 64_000}

@@ -41,11 +41,6 @@ def test_finished_runs_are_skipped_and_a_failure_keeps_back_only_what_needs_it(t
     assert calls(tmp_path) == 5
 
 
-def test_gpus_of_a_slot() -> None:
-    assert Process(["x"], {"A": "b c"}).on("2,3") == (["x"], {"A": "b c", "CUDA_VISIBLE_DEVICES": "2,3"})
-    assert str(Process(["x y"], {"A": "b c"}).on("")) == "A='b c' 'x y'"
-
-
 def test_reasons_name_what_was_raised(tmp_path: Path) -> None:
     raising = "import sys\ntry:\n  raise FloatingPointError('loss scale')\nfinally:\n  print('bye', file=sys.stderr)"
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
@@ -56,15 +51,6 @@ def test_reasons_name_what_was_raised(tmp_path: Path) -> None:
     assert reasons[0] == "exit status 1: FloatingPointError: loss scale"
     assert reasons[1].startswith("killed by SIGKILL: $ ")
     assert "could not convert" in reasons[2]
-
-
-def test_what_has_ended_is_told_after_its_marker_is_there(tmp_path: Path) -> None:
-    seen = []
-    good, bad = program(tmp_path, "good", "print(1)"), program(tmp_path, "bad", "raise SystemExit(3)")
-    for job in (good, bad):
-        job.ended = lambda job=job: seen.append((job.name, job.marker.exists()))
-    run([good, bad], [""])
-    assert seen == [("good", True), ("bad", True)]
 
 
 def test_logs_are_continued_only_where_the_program_goes_on(tmp_path: Path) -> None:
@@ -131,3 +117,4 @@ def test_gpus_are_given_to_processes(tmp_path: Path) -> None:
     jobs = [program(tmp_path, f"job{number}", "import os; print(os.environ['SLOT'])") for number in range(4)]
     run(jobs, ["3", "5"])
     assert {(read_json(job.marker) or {})["output"] for job in jobs} == {3.0, 5.0}
+    assert str(Process(["x y"], {"A": "b c"}).on("2,3")) == "A='b c' CUDA_VISIBLE_DEVICES=2,3 'x y'"

@@ -1,15 +1,12 @@
 """The options of all studies that choose where programs run, and the messages about failed programs."""
 
 import argparse
-import logging
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from fairseq_maelm.studies.options import Runner, add_runner_arguments, runner_of, sitting
+from fairseq_maelm.studies.options import Runner, add_runner_arguments, runner_of
 
 from .programs import calls, counting, program
 
@@ -52,7 +49,6 @@ def test_slots_of_a_queue() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gpus", "0", "--jobs", "2"], "give neither --jobs nor --slurm"),
         (["--gpus", "0", "1,2"], "same number of GPUs"),
         (["--gpus", "0,1"], "a run has at most 1 GPU: write --gpus 0 1"),
         (["--slurm", "cluster=local", "gpus_per_node=2"], "a run has at most 1 GPU"),
@@ -87,20 +83,3 @@ def test_what_an_attempt_may_have_left_is_removed_before_the_next(tmp_path: Path
     assert left.exists(), "a dry run does nothing"
     runner._replace(dry_run=False).do([job])
     assert not left.exists() and job.log.read_text().endswith("0\n")
-
-
-@pytest.fixture
-def process_kept() -> Iterator[None]:
-    """Restore what ``sitting`` changes in this process, which runs other tests too."""
-    level, handler = logging.getLogger().level, signal.getsignal(signal.SIGTERM)
-    yield
-    logging.getLogger().setLevel(level)
-    signal.signal(signal.SIGTERM, handler)
-
-
-def test_a_sitting_says_in_a_line_why_it_ended(process_kept: None) -> None:
-    with pytest.raises(SystemExit, match="study: error: no text"), sitting("study"):
-        raise ValueError("no text")
-    with pytest.raises(SystemExit) as stopped, sitting("study"):
-        raise KeyboardInterrupt
-    assert stopped.value.code == 130
