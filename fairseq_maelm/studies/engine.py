@@ -94,17 +94,10 @@ def is_finished(marker: Path) -> bool:
     return result is not None and "failed" not in result
 
 
-class Running(Protocol):
-    """A started program; see ``LocalProcess``."""
-
-    def poll(self) -> str | None:
-        """Return how the program ended, or None while it runs."""
-
-
 class Launcher(Protocol):
     """Starts programs; see ``LocalLauncher``."""
 
-    def start(self, job: Job, slot: str) -> Running | None:
+    def start(self, job: Job, slot: str) -> Any:
         """Start the job's program in a slot."""
 
     def leave(self, running: Sequence[Any]) -> None:
@@ -182,7 +175,7 @@ class _Queue:
     def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher, retry_failed: bool) -> None:
         self.free, self.launcher, self.retry_failed = list(slots), launcher, retry_failed
         self.waiting = {job: None for job in jobs if self._is_due(job)}
-        self.running: dict[Job, tuple[Running, str]] = {}
+        self.running: dict[Job, tuple[Any, str]] = {}
         self.progress = Progress(sum(job.cost for job in self.waiting), len(jobs), len(jobs) - len(self.waiting))
 
     def _is_due(self, job: Job) -> bool:

@@ -3,9 +3,8 @@
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_maelm.finetuning.recipe import Recipe, Search
 from fairseq_maelm.studies.folder import read_settings
@@ -15,26 +14,16 @@ from fairseq_maelm.training.options import number_if_it_is_one, spelled
 KEEP = ("none", "best", "all")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A point of the grid: one value for each searched option, in the recipe's order."""
-
-    values: tuple[tuple[str, Any], ...]
-
-    def __getitem__(self, name: str) -> Any:
-        return dict(self.values)[name]
-
-    @property
-    def name(self) -> str:
-        """A name for paths, which does not depend on the order of the values."""
-        return re.sub(r"[^\w.+-]", "_", "-".join(f"{name}_{spelled(value)}" for name, value in sorted(self.values)))
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {spelled(value)}" for name, value in self.values)
+# One value for each searched option, in the recipe's order: a point of the grid.
+Setting = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Run:
+def described(setting: Setting) -> str:
+    """Return the text of a setting for tables and messages."""
+    return ", ".join(f"{name} {spelled(value)}" for name, value in setting.items())
+
+
+class Run(NamedTuple):
     """A fine-tuning run: the recipe's task, the checkpoint's name, a setting, and a seed, counted from 1."""
 
     task: str
@@ -44,11 +33,12 @@ class Run:
 
     @property
     def folder(self) -> PurePath:
-        """The run's path inside the folder of all runs."""
-        return PurePath(self.task, self.model, self.setting.name, f"seed_{self.seed}")
+        """The run's path inside the folder of all runs, which does not depend on the order of the setting's values."""
+        values = "-".join(f"{name}_{spelled(value)}" for name, value in sorted(self.setting.items()))
+        return PurePath(self.task, self.model, re.sub(r"[^\w.+-]", "_", values), f"seed_{self.seed}")
 
     def __str__(self) -> str:
-        return f"{self.task}, {self.model}, {self.setting}, seed {self.seed}"
+        return f"{self.task}, {self.model}, {described(self.setting)}, seed {self.seed}"
 
     def marker(self, sweep: Path) -> Path:
         """Return the file for the run's result, in the folder of a sweep."""
@@ -58,26 +48,16 @@ class Run:
         """Return the folder of the run's checkpoints."""
         return sweep / "runs" / self.folder / "checkpoints"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the run as JSON types."""
-        return {"task": self.task, "model": self.model, "setting": dict(self.setting.values), "seed": self.seed}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "Run":
-        """Return the run that ``as_json`` wrote."""
-        setting = Setting(tuple(content["setting"].items()))
-        return cls(content["task"], content["model"], setting, content["seed"])
-
 
 def read_runs(sweep: Path) -> list[Run]:
     """Return the runs of all commands of a sweep."""
-    return [Run.from_json(content) for content in read_settings(sweep)["runs"].values()]
+    return [Run(**content) for content in read_settings(sweep)["runs"].values()]
 
 
 def expand(task: str, models: Sequence[str], search: Search, seeds: int) -> Iterator[Run]:
     """Yield the runs of a task, setting by setting, so that each setting is complete before the next one begins."""
     for values in itertools.product(*search.values()):
-        setting = Setting(tuple(zip(search, values)))
+        setting = dict(zip(search, values))
         for seed in range(1, seeds + 1):
             for model in models:
                 yield Run(task, model, setting, seed)

@@ -2,9 +2,10 @@
 
 import logging
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,11 @@ class Model(NamedTuple):
     random: bool  # whether to use random weights of the checkpoint's sizes
     encoder: Encoder
 
+    @property
+    def positions(self) -> int:
+        """The largest number of tokens."""
+        return int(self.encoder.options["max-positions"])
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -44,7 +50,7 @@ class Plan:
     models: dict[str, Model]  # by name
     data: Path  # folder that contains the tasks' folders
     runs: list[Run]  # in their order
-    counted: dict[tuple[str, str], Counted]  # by task and model
+    counted: dict[tuple[str, int], Counted]  # by task and the encoder's positions
     machine: Machine  # of each run
     options: list[str]  # of fairseq-train, which override all others
     keep: str  # checkpoints to keep, one of ``grid.KEEP``
@@ -52,14 +58,14 @@ class Plan:
     def process(self, run: Run, folder: Path, slot: str) -> Process:
         """Return the program of a run in a slot (a GPU, or ""), which continues from its last finished epoch."""
         recipe, model = self.recipes[run.task], self.models[run.model]
-        updates = self.counted[run.task, run.model].updates_per_epoch[run.setting["batch-size"]]
-        words = _words(recipe, model, run, updates, model.random)
+        updates = self.counted[run.task, model.positions].updates_per_epoch[run.setting["batch-size"]]
+        words = _options(recipe, model, run, updates)
         more = train_words(words, self.data / recipe.data, run.checkpoints(folder), self.machine)
         return Process([*more, *self.options], {"OMP_NUM_THREADS": str(self.machine.threads)}).on(slot)
 
     def examples(self, run: Run) -> int:
         """Return the number of training examples of a run, counted in each epoch."""
-        return int(run.setting["epochs"]) * self.counted[run.task, run.model].examples
+        return int(run.setting["epochs"]) * self.counted[run.task, self.models[run.model].positions].examples
 
     def jobs(self, folder: Path) -> list[Job]:
         """Return the jobs of all runs."""
@@ -88,7 +94,7 @@ class Plan:
             name: {"checkpoint": sums[model.checkpoint], "random": model.random} for name, model in self.models.items()
         }
         common = {"precision": self.machine.precision, "options": self.options}
-        runs = {str(run.folder): run.as_json() for run in self.runs}
+        runs = {str(run.folder): run._asdict() for run in self.runs}
         return {"common": common, "tasks": tasks, "models": models, "runs": runs}
 
     def about(self) -> dict[str, Any]:
@@ -103,12 +109,10 @@ class Plan:
         return {"tasks": tasks, "models": models}
 
 
-def _words(recipe: Recipe, model: Model, run: Run, updates_per_epoch: int, names_sizes: bool) -> dict[str, Any]:
-    """Return the options of a run without folders and machine; with ``names_sizes`` they include the sizes."""
-    sizes: Mapping[str, Any] = FROM_CHECKPOINT
-    if names_sizes:
-        sizes = {**model.encoder.options, **model.encoder.drawn}
-    options = run_options(recipe, model.encoder, dict(run.setting.values), updates_per_epoch, sizes)
+def _options(recipe: Recipe, model: Model, run: Run, updates_per_epoch: int) -> dict[str, Any]:
+    """Return the options of a run without folders and machine."""
+    sizes = {**model.encoder.options, **model.encoder.drawn} if model.random else FROM_CHECKPOINT
+    options = run_options(recipe, model.encoder, run.setting, updates_per_epoch, sizes)
     start = {} if model.random else {"finetune-from-model": model.checkpoint}
     return {**options, **start, "seed": run.seed}
 
@@ -169,20 +173,15 @@ def make_plan(
     """
     searches = choose(recipes, large, choices)
     data = data.resolve()
-    counted: dict[tuple[str, str], Counted] = {}
-    for recipe in recipes:
-        first = next(expand(recipe.task, list(models), searches[recipe.task], seeds))
-        by_positions: dict[int, Counted] = {}
-        for name, model in models.items():
-            positions = model.encoder.options["max-positions"]
-            if positions not in by_positions:
-                trial = _words(recipe, model, first, 1, names_sizes=model.random)
-                words = [*train_words(trial, data / recipe.data, Path("checkpoints"), machine), *options]
-                try:
-                    by_positions[positions] = count_updates(words, searches[recipe.task]["batch-size"], positions)
-                except (FileNotFoundError, ValueError) as error:
-                    raise type(error)(f"{recipe.task} ({recipe.path}): {error}") from error
-            counted[recipe.task, name] = by_positions[positions]
+    counted: dict[tuple[str, int], Counted] = {}
+    for recipe, (positions, model) in product(recipes, {each.positions: each for each in models.values()}.items()):
+        search = searches[recipe.task]
+        trial = _options(recipe, model, next(expand(recipe.task, list(models), search, seeds)), 1)
+        words = [*train_words(trial, data / recipe.data, Path("checkpoints"), machine), *options]
+        try:
+            counted[recipe.task, positions] = count_updates(words, search["batch-size"], positions)
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(f"{recipe.task} ({recipe.path}): {error}") from error
     runs = [each for task, search in searches.items() for each in expand(task, list(models), search, seeds)]
     by_task = {recipe.task: recipe for recipe in recipes}
     return Plan(by_task, models, data, runs, counted, machine, options, keep)

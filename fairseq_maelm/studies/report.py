@@ -9,6 +9,7 @@ from typing import Any
 
 from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.studies import scores as results
+from fairseq_maelm.studies.grid import described
 from fairseq_maelm.studies.scores import DIVERGED, FAILED, FINISHED, MISSING, Cell, Sweep
 from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
 from fairseq_maelm.training.options import spelled
@@ -78,7 +79,7 @@ def _settings(sweep: Sweep) -> str:
     lines = [["task", "model", "best setting", FINISHED, DIVERGED, FAILED, MISSING]]
     for (task, model), cell in sweep.cells.items():
         numbers = [str(cell.states.get(state, 0)) for state in lines[0][3:]]
-        lines.append([task, model, _NOTHING if cell.setting is None else str(cell.setting), *numbers])
+        lines.append([task, model, _NOTHING if cell.setting is None else described(cell.setting), *numbers])
     return _table(lines)
 
 
@@ -121,7 +122,7 @@ def as_csv(sweep: Sweep) -> str:
     for outcome in sweep.outcomes:
         run, result = outcome.run, outcome.result
         line: dict[str, Any] = {"task": run.task, "model": run.model}
-        line |= {name: spelled(value) for name, value in run.setting.values}
+        line |= {name: spelled(value) for name, value in run.setting.items()}
         line |= {"seed": run.seed, "state": outcome.state, "metric": sweep.about["tasks"][run.task]["metric"]}
         line |= {name: result.get(name) for name in ("score", "epoch", "updates", "seconds")}
         chosen = sweep.cells[run.task, run.model].setting == run.setting

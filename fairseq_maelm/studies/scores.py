@@ -107,7 +107,7 @@ def best_of(outcomes: Sequence[Outcome]) -> Cell:
     by_setting: dict[str, list[Outcome]] = {}
     states: dict[str, int] = {}
     for outcome in outcomes:
-        by_setting.setdefault(outcome.run.setting.name, []).append(outcome)
+        by_setting.setdefault(outcome.run.folder.parent.name, []).append(outcome)
         states[outcome.state] = states.get(outcome.state, 0) + 1
     best, chosen = (0, -math.inf, -math.inf), list[Outcome]()
     for group in by_setting.values():

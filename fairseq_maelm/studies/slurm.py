@@ -5,13 +5,14 @@ A job in the queue outlives the sweep. When the sweep is started again, it finds
 
 import logging
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.options import UsageError
-from fairseq_maelm.studies import child
 from fairseq_maelm.studies.engine import Job, read_json
 from fairseq_maelm.training.options import number_if_it_is_one
 
@@ -21,6 +22,15 @@ logger = logging.getLogger(__name__)
 _SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
 _DEFAULTS: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 4, "name": "maelm_sweep"}
 _CLUSTERS = ("slurm", "local")
+# The work of a job, which needs neither this package nor torch: log, "resumes" to keep an earlier log, heading, folder
+# of Python, command. It waits until no other program writes into the log.
+_WORK = """
+exec >>"$0" 2>&1 </dev/null
+flock 1
+[ "$1" ] || truncate --size 0 "$0"
+echo "$2"
+PATH="$3:$PATH" exec env "${@:4}"
+"""
 
 
 def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
@@ -69,7 +79,6 @@ class SlurmLauncher:
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         try:
-            import cloudpickle
             import submitit
         except ImportError as error:
             raise ValueError("--slurm needs submitit: pip install 'fairseq_maelm[slurm]'") from error
@@ -84,8 +93,6 @@ class SlurmLauncher:
         if self.cluster == "slurm" and shutil.which("srun") is None:
             raise ValueError("--slurm: there is no SLURM on this machine (no srun); run it on a login node")
         self._executor(Path("."))
-        # Jobs then need neither this package nor an import of torch.
-        cloudpickle.register_pickle_by_value(child)
 
     def _executor(self, folder: Path) -> Any:
         executor = self._make(folder=folder, cluster=self.cluster)
@@ -107,8 +114,10 @@ class SlurmLauncher:
         shutil.rmtree(folder, ignore_errors=True)
         job.clear()
         process = job.process(slot)
+        own = [str(job.log), "resumes" * job.resumes, f"$ {process}", str(Path(sys.executable).parent)]
+        variables = [f"{name}={value}" for name, value in process.environment.items()]
         submitted = self._executor(folder).submit(
-            child.execute, process.words, process.environment, str(job.log), job.resumes, f"$ {process}"
+            subprocess.call, ["bash", "-c", _WORK, *own, *variables, *process.words]
         )
         write_json(record, {"cluster": self.cluster, "job": submitted.job_id})
         return SubmittedJob(submitted, record)

@@ -9,7 +9,7 @@ import pytest
 
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.studies.folder import SETTINGS, data_fingerprint, study_folder
-from fairseq_maelm.studies.grid import Run, Setting
+from fairseq_maelm.studies.grid import Run
 from fairseq_maelm.studies.grid_runs import tidy
 
 STUDY: dict[str, Any] = {
@@ -84,7 +84,7 @@ def test_data_fingerprints_tell_data_apart(tmp_path: Path) -> None:
 
 # Checkpoints
 
-SETTING = Setting((("lr", 1e-5),))
+SETTING = {"lr": 1e-5}
 RUNS = [Run("RTE", model, SETTING, seed) for model in ("a", "b") for seed in (1, 2, 3)]
 SCORES = [60.0, 62.0, 61.0, 50.0, 49.0, 50.0]
 

@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.studies.folder import study_folder
-from fairseq_maelm.studies.grid import Run, Setting
+from fairseq_maelm.studies.grid import Run
 from fairseq_maelm.studies.report import write_report
 from fairseq_maelm.studies.scores import DIVERGED, FAILED, FINISHED, MISSING, Outcome, average, best_of
 from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
@@ -19,8 +19,8 @@ from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
 Result = Any
 
 
-def setting(lr: float) -> Setting:
-    return Setting((("lr", lr), ("batch-size", 16), ("epochs", 3), ("warm-up", 0.06)))
+def setting(lr: float) -> dict[str, float]:
+    return {"lr": lr, "batch-size": 16, "epochs": 3, "warm-up": 0.06}
 
 
 def outcomes(results: dict[float, Sequence[Result]], task: str = "T", model: str = "M") -> list[Outcome]:
@@ -115,7 +115,7 @@ def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[R
         "models": {model: {"checkpoint": "x", "random": model == "random"} for _, model in grid},
     }  # fmt: skip
     made = [each for (task, model), results in grid.items() for each in outcomes(results, task, model)]
-    with study_folder(folder, {"runs": {str(each.run.folder): each.run.as_json() for each in made}}, about):
+    with study_folder(folder, {"runs": {str(each.run.folder): each.run._asdict() for each in made}}, about):
         for each in made:
             each.run.marker(folder).parent.mkdir(parents=True)
             if each.state in REASONS:
