@@ -151,9 +151,10 @@ class LocalLauncher:
 
 
 def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = None, retry_failed: bool = True) -> None:
-    """Run all unfinished jobs, one in each slot at a time, in their order as far as they can start.
+    """Run all unfinished jobs, one in each slot at a time.
 
-    The reason for a failure goes into the job's marker, and only jobs that need that job are not run.
+    They start in their order as far as they can; those that come after others start before new beginnings. The reason
+    for a failure goes into the job's marker, and only jobs that need that job are not run.
 
     Args:
         jobs: the jobs.
@@ -174,7 +175,8 @@ class _Queue:
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher, retry_failed: bool) -> None:
         self.free, self.launcher, self.retry_failed = list(slots), launcher, retry_failed
-        self.waiting = {job: None for job in jobs if self._is_due(job)}
+        # What follows a finished job comes before new beginnings, so that an interrupted study has whole rows.
+        self.waiting = {job: None for job in sorted(jobs, key=lambda job: not job.after) if self._is_due(job)}
         self.running: dict[Job, tuple[Any, str]] = {}
         self.progress = Progress(sum(job.cost for job in self.waiting), len(jobs), len(jobs) - len(self.waiting))
 

@@ -200,7 +200,7 @@ class Steps:
         }
 
     def jobs(self) -> list[Job]:
-        """Return all jobs: a job follows those that it needs, as soon as it can."""
+        """Return all jobs, step by step."""
         made: list[tuple[str, Places, Job]] = []
         for name, step in self.plan.steps.items():
             for places in self._instances(step):
@@ -208,21 +208,7 @@ class Steps:
                 before = step.get("after", "").split()
                 job.after = [group for each in before if (group := self._matching(each, step, places, made))]
                 made.append((name, places, job))
-        jobs: dict[Job, None] = {}
-        followers: dict[Job, list[Job]] = {job: [] for *_, job in made}
-        for *_, job in made:
-            for each in {each: None for group in job.after for each in group}:
-                followers[each].append(job)
-
-        def add(job: Job) -> None:
-            if job not in jobs and all(each in jobs for group in job.after for each in group):
-                jobs[job] = None
-                for other in followers[job]:
-                    add(other)
-
-        for *_, job in made:
-            add(job)
-        return list(jobs)
+        return [job for *_, job in made]
 
     def _matching(
         self, name: str, step: dict[str, Any], places: Places, made: list[tuple[str, Places, Job]]
