@@ -85,6 +85,14 @@ def out_of_range(value: float, minimum: float = float("-inf"), maximum: float = 
     return f"must be {limit if maximum == float('inf') else f'between {minimum} and {maximum}'}, not {value}"
 
 
+def named(text: str) -> tuple[str, str]:
+    """Convert NAME=VALUE to the name and the value."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
 def existing_path(text: str) -> Path:
     """Convert an option's value to the path of a file or folder that must exist."""
     path = Path(text)

@@ -21,7 +21,7 @@ from programs import NotKnownYetError, Programs
 from records import PRETRAINING, Records
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.options import CommandParser, existing_path
+from fairseq_maelm.options import CommandParser, existing_path, named
 from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.options import add_runner_arguments, runner_of, sitting
@@ -77,9 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _named(text: str) -> tuple[str, Path]:
-    name, _, path = text.partition("=")
-    if not path:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    name, path = named(text)
     return name, existing_path(path)
 
 

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
-from fairseq_maelm.options import add_output, existing_path, number
+from fairseq_maelm.options import add_output, existing_path, named, number
 from fairseq_maelm.studies.grid import KEEP, parse_choice
 from fairseq_maelm.studies.log import is_divergence
 from fairseq_maelm.studies.options import add_runner_arguments, refuse, runner_of, without_result
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", required=True, type=existing_path, metavar="FOLDER", help="folder that contains the tasks' folders"
     )
     parser.add_argument(
-        "--checkpoint", required=True, action="append", type=_named, metavar="NAME=PATH",
+        "--checkpoint", required=True, action="append", type=named, metavar="NAME=PATH",
         help="name and pretrained checkpoint of a model, a file or the folder of a run (repeat the option for further "
         "models); NAME=random for random weights in the first checkpoint's size, NAME=random:OTHER for random "
         "weights in the size of the checkpoint named OTHER",
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "folder of the sweep")
     parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="number of runs of each setting")
     parser.add_argument(
-        "--only", nargs="+", type=_choice, action="extend", default=[], metavar="NAME=VALUE",
+        "--only", nargs="+", type=parse_choice, action="extend", default=[], metavar="NAME=VALUE",
         help="part of the grid to run, such as: lr=2e-5 epochs=3,5",
     )  # fmt: skip
     parser.add_argument("--large", action="store_true", help="use the recipes' search_large")
@@ -53,20 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_precision(parser)
     parser.add_argument("--threads", type=number(int, 1), default=1, metavar="N", help="number of CPU threads of a run")
     add_runner_arguments(parser)
-
-
-def _named(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
-    return name, value
-
-
-def _choice(text: str) -> tuple[str, tuple[object, ...]]:
-    try:
-        return parse_choice(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(args: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from fairseq_maelm.finetuning.recipe import Recipe, Search
+from fairseq_maelm.options import named
 from fairseq_maelm.studies.folder import read_settings
 from fairseq_maelm.training.options import number_if_it_is_one, spelled
 
@@ -64,10 +65,8 @@ def expand(task: str, models: Sequence[str], search: Search, seeds: int) -> Iter
 
 
 def parse_choice(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Read a part of the grid, "lr=2e-5" or "epochs=2,3"; raise a ValueError for anything else."""
-    name, equals, values = text.partition("=")
-    if not (name and equals and values):
-        raise ValueError(f"{text!r} is not NAME=VALUE[,VALUE...]")
+    """Convert an option's value that names a part of the grid, "lr=2e-5" or "epochs=2,3"."""
+    name, values = named(text)
     return name, tuple(number_if_it_is_one(value) for value in values.split(","))
 
 

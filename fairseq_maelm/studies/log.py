@@ -31,9 +31,9 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
                 yield found[1], numbers
 
 
-def last_attempt(log: Path) -> str:
-    """Return what the last attempt has written, from its command line on; "" without a log."""
-    text = _text(log, tail=False) if log.exists() else ""
+def last_attempt(log: Path, tail: bool = False) -> str:
+    """Return what the last attempt has written, from its command line on, or the end of it; "" without a log."""
+    text = _text(log, tail) if log.exists() else ""
     return text[max(0, text.rfind("\n$ ")) :]
 
 
@@ -45,10 +45,7 @@ def _text(log: Path, tail: bool) -> str:
 
 def last_line(log: Path) -> str:
     """Return the line that explains the end of a log best: the last one with an exception, or else the last one."""
-    text = _text(log, tail=True)
-    # Exceptions of earlier attempts do not count.
-    text = text[max(0, text.rfind("\n$ ")) :]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in last_attempt(log, tail=True).splitlines() if line.strip()]
     raised = [line for line in lines if _EXCEPTION.match(line)]
     # While fairseq looks for the cause of a divergence, another error may occur.
     diverged = [line for line in raised if line.startswith("FloatingPointError")]

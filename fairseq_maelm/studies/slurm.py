@@ -37,8 +37,8 @@ def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
     """Read NAME=VALUE as submitit's parameters; raise a UsageError for anything else."""
     parameters: dict[str, Any] = {}
     for word in words:
-        name, equals, value = word.partition("=")
-        if not (name.isidentifier() and equals and value):
+        name, _, value = word.partition("=")
+        if not (name.isidentifier() and value):
             raise UsageError(f"--slurm {word}: it must be NAME=VALUE, such as partition=gpu or timeout_min=240")
         parameters[name] = number_if_it_is_one(value)
     if parameters.get("cluster", "slurm") not in _CLUSTERS:

@@ -274,6 +274,7 @@ def test_commands_for_gpus(toy_data: Path, tmp_path: Path, monkeypatch: pytest.M
     changes = [*TINY[:-1], "update-freq=4"]
     args = arguments(toy_data, tmp_path / "study", "--gpus", "0,1", "2,3", "--rows", "maelm", changes=changes)
     (job,) = args.jobs
+    assert job.resumes
     process = job.process("2,3")
     assert process.environment == {"CUDA_VISIBLE_DEVICES": "2,3"}
     for name, value in (("--distributed-world-size", "2"), ("--update-freq", "2")):

@@ -53,6 +53,16 @@ def test_reasons_name_what_was_raised(tmp_path: Path) -> None:
     assert "could not convert" in reasons[2]
 
 
+def test_what_follows_comes_before_new_beginnings(tmp_path: Path) -> None:
+    """An interrupted study has whole rows; a job's end is reported when its marker is there."""
+    first, second = (program(tmp_path, name, "print(1)") for name in "ab")
+    jobs, ended = [first, second, program(tmp_path, "c", "print(1)", first)], []
+    for job in jobs:
+        job.ended = lambda job=job: ended.append((job.name, job.marker.exists()))
+    run(jobs, [""])
+    assert ended == [("a", True), ("c", True), ("b", True)]
+
+
 def test_logs_are_continued_only_where_the_program_goes_on(tmp_path: Path) -> None:
     for name, resumes in (("restarts", False), ("resumes", True)):
         job = program(tmp_path, name, "print(1)", resumes=resumes)

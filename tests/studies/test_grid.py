@@ -1,5 +1,6 @@
 """The grid: every combination once, in an order that can be compared early, and the choice of a part."""
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -77,5 +78,5 @@ def test_what_large_models_search() -> None:
     ],
 )
 def test_parts_that_are_not_there(choice: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, argparse.ArgumentTypeError), match=message):
         choose([recipe_of("RTE", SEARCH)], False, dict([parse_choice(choice)]))
