@@ -31,6 +31,7 @@ def slurm(tmp_path: Path) -> dict[str, str]:
         path.chmod(0o755)
     return {
         "PATH": os.pathsep.join([str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         "SLURM_JOB_ID": "123456",
         "SLURM_JOB_NODELIST": "node[17-18]",
         "SLURM_NNODES": "2",
