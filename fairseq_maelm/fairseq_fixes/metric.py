@@ -2,7 +2,7 @@
 
 Reason: fairseq looks up the metric after the first validation, which may be hours after the start, and ends with a
 KeyError.
-Test: tests/robustness/cases.py.
+Test: tests/robustness/rows.py.
 """
 
 from typing import Any

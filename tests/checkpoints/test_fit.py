@@ -1,8 +1,10 @@
-"""An MLM's checkpoint starts an MAE-LM: its encoder and LM head, and a new decoder."""
+"""A checkpoint fits a model or is refused; an MLM's starts an MAE-LM: its encoder, its LM head, and a new decoder."""
 
 import pytest
 import torch
-from support import model_of
+from support import dictionary_of, model_config, model_of
+
+from fairseq_maelm.models.maelm import MaelmModel
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,40 @@ def test_a_checkpoint_without_a_decoder_gives_encoder_and_head(decoder):
     assert torch.equal(model.lm_head.bias, mlm.lm_head.bias)
 
 
-def test_another_decoder_is_not_replaced():
-    saved = model_of(decoder_attention="cross").state_dict()
-    with pytest.raises(ValueError, match="--decoder-attention cross and not self"):
-        model_of().load_state_dict(dict(saved), strict=True)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder_embed_dim": 64}, r"the checkpoint and the model have different sizes \(\d+ differences"),
+        ({"encoder_layers": 3}, r"different sizes .*encoder.layers.2\S* is missing"),
+        ({"decoder_layers": 3}, r"different sizes .*decoder.layers.2\S* is missing"),
+        ({"max_positions": 128}, "different sizes .*embed_positions"),
+        ({"encoder_attention_heads": 2}, "--encoder-attention-heads 4 and not 2"),
+        ({"relative_buckets": "reference"}, "--relative-buckets t5 and not reference"),
+        ({"relative_buckets": "none"}, "--relative-buckets t5 and not none"),
+        ({"layer_norm_eps": 1e-12}, "--layer-norm-eps 1e-05 and not 1e-12"),
+        ({"relative_max_distance": 64}, "--relative-max-distance 20 and not 64"),
+        ({"decoder_attention": "cross"}, "--decoder-attention self and not cross"),
+        ({"vocabulary_size": 41}, "the checkpoint's vocabulary has 40 symbols and the data's has 41"),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_another_model_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        model_of(**changes).load_state_dict(dict(model_of().state_dict()), strict=True)
+
+
+def test_another_vocabulary_of_the_same_size_is_refused():
+    dictionary = dictionary_of(40)
+    symbols, indices = dictionary.symbols, dictionary.indices
+    symbols[7], symbols[8] = symbols[8], symbols[7]
+    indices[symbols[7]], indices[symbols[8]] = 7, 8
+    with pytest.raises(ValueError, match="another vocabulary of the same size"):
+        MaelmModel(model_config(), dictionary).load_state_dict(dict(model_of().state_dict()), strict=True)
+
+
+def test_what_is_not_of_pretraining_or_of_another_model_is_named():
+    fine_tuned = {name: tensor for name, tensor in model_of().state_dict().items() if name.startswith("encoder.")}
+    with pytest.raises(ValueError, match="it was fine-tuned: continue pretraining from a pretrained checkpoint"):
+        model_of().load_state_dict(fine_tuned, strict=True)
+    with pytest.raises(ValueError, match="not a checkpoint of the model maelm"):
+        model_of().load_state_dict({"lm_head.bias": torch.zeros(3)}, strict=True)

@@ -1,14 +1,15 @@
 """The running average of the weights: ``--store-ema`` in training, and ``maelm export --averaged-weights``."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from end_to_end.small import BEST, LAST, NARROW, assert_equal_end, contents, differences, results, training
+from end_to_end.small import BEST, LAST, NARROW, assert_equal_end, differences, results, training
 from end_to_end.test_finetuning import HEAD, prepare_task, topic_of_a_sentence
-from end_to_end.toy import TINY_TRAINING, losses, run
+from end_to_end.toy import TINY_TRAINING, TOPICS, run
 from fairseq_maelm import MaelmModel
 
 DECAY, UPDATES = 0.7, 6
@@ -79,9 +80,7 @@ def test_the_written_weights_are_the_average_of_those_saved(pretrained, tmp_path
     assert_average(weights(written), by_hand(pretrained), raw)
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--ema-fp32"], ["--ema-fp32", "--ema-update-freq", 2]], ids=["", "fp32", "freq"]
-)
+@pytest.mark.parametrize("options", [[], ["--ema-fp32", "--ema-update-freq", 2]], ids=["", "fp32 freq"])
 def test_resumed_bit_for_bit(data, pretrained, tmp_path, options):
     """Stopped after an odd number of updates and continued, against a run in one go."""
     whole = tmp_path / "whole" if options else pretrained
@@ -91,15 +90,8 @@ def test_resumed_bit_for_bit(data, pretrained, tmp_path, options):
     run(averaging(data, tmp_path / "run", *options))
     assert_equal_end(tmp_path / "run", whole)
     assert differences(average(tmp_path / "run" / LAST), average(whole / LAST)) == []
-    every = 2 if "--ema-update-freq" in options else 1
     # The average is made when it is first asked for: at the first update that goes into it, or at a save.
-    assert_average(average(whole / LAST), by_hand(whole, every=every), weights(whole / LAST))
-
-
-def test_averaging_from_an_update_on(data, tmp_path):
-    run(averaging(data, tmp_path, "--ema-start-update", 4))
-    # Up to the third update the average is the weights.
-    assert_average(average(tmp_path / LAST), by_hand(tmp_path, first=3), weights(tmp_path / LAST))
+    assert_average(average(whole / LAST), by_hand(whole, every=2 if options else 1), weights(whole / LAST))
 
 
 def test_a_run_without_average_is_continued_with_one(data, tmp_path):
@@ -109,13 +101,9 @@ def test_a_run_without_average_is_continued_with_one(data, tmp_path):
     assert_average(average(tmp_path / LAST), by_hand(tmp_path, first=4), weights(tmp_path / LAST))
 
 
-@pytest.fixture(scope="module")
-def topics(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_task(tmp_path_factory.mktemp("topics"), toy_data, topic_of_a_sentence)
-
-
-def test_fine_tuning_from_an_average_and_with_one(topics, pretrained, toy_data, tmp_path):
+def test_fine_tuning_from_an_average_and_with_one(toy_data, pretrained, tmp_path):
     """Stock sentence_prediction: the new average is of this run alone, and keeps the head."""
+    topics = prepare_task(tmp_path, toy_data, topic_of_a_sentence)
     start, folder = tmp_path / "start" / BEST, tmp_path / "run"
     export(pretrained / LAST, start.parent)
     words = ["fairseq-train", topics, *TINY_TRAINING, *NARROW, "--task", "sentence_prediction"]
@@ -125,21 +113,16 @@ def test_fine_tuning_from_an_average_and_with_one(topics, pretrained, toy_data, 
     # Also from the checkpoint that holds pretraining's average, which is not this run's.
     for model in (pretrained / LAST, start):
         run([*words, "--finetune-from-model", model, *(["--no-save"] if model != start else [])])
-    before = contents(folder)
-    assert "this run is complete after 6 updates" in run([*words, "--finetune-from-model", start])
-    assert contents(folder) == before
     written = tmp_path / "average" / BEST
     export(folder / LAST, written.parent)
     raw = weights(folder / LAST)
     assert any(name.startswith(f"classification_heads.{HEAD}") for name in raw)
     assert_average(weights(written), by_hand(folder), raw)
 
+    # The save folder is enough: with the data moved away, its checkpoints are exported and used.
+    shutil.move(topics, tmp_path / "elsewhere")
+    hub = MaelmModel.from_pretrained(str(folder), LAST)
+    assert set(TOPICS) < set(hub.task.label_dictionary.symbols)
     hub = MaelmModel.from_pretrained(str(written.parent))
     tokens = hub.encode("The sailor takes the rope to the harbour.")
     assert hub.predict(HEAD, tokens).shape[-1] == 4
-    validated = run(
-        ["fairseq-validate", topics, "--path", written, "--task", "sentence_prediction", "--batch-size", 8, "--cpu"]
-        + ["--criterion", "sentence_prediction", "--num-classes", 4, "--init-token", 0, "--separator-token", 2]
-        + ["--log-format", "json", "--num-workers", 0, "--required-batch-size-multiple", 1]
-    )
-    assert len(losses(validated, "valid")) == 1

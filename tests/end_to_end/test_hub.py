@@ -1,7 +1,5 @@
 """A checkpoint of the real command behind the hub interface: text in, features and filled masks out."""
 
-import copy
-import math
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +8,9 @@ import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from support import batch_of
 
-from end_to_end.small import cut, training, updates
+from end_to_end.small import cut, training
 from end_to_end.toy import run
 from fairseq_maelm import MaelmHubInterface, MaelmModel
-from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 from fairseq_maelm.text.truncation import truncate
 
 SENTENCES = 8
@@ -25,20 +22,20 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def overfitted(toy_data, tmp_path_factory) -> tuple[Path, Path, str]:
-    """A folder with a checkpoint that has learned 8 sentences by heart, their data, and the output of training."""
+def overfitted(toy_data, tmp_path_factory) -> tuple[Path, Path]:
+    """A folder with a checkpoint that has learned 8 sentences by heart, and their data."""
     data = cut(toy_data, tmp_path_factory.mktemp("data"), lines=SENTENCES, shortest=14, longest=24)
     folder = tmp_path_factory.mktemp("overfitted")
     no_dropout = ["--dropout", 0, "--attention-dropout", 0]
     # An epoch is one update here, so no checkpoint but the last.
     options = [*no_dropout, "--batch-size", SENTENCES, "--max-update", 280, "--save-interval", 1000]
-    output = run(training(data, folder, *options))
-    return folder, data, output
+    run(training(data, folder, *options))
+    return folder, data
 
 
 @pytest.fixture(scope="module")
 def hub(overfitted) -> MaelmHubInterface:
-    folder, data, _ = overfitted
+    folder, data = overfitted
     return MaelmModel.from_pretrained(str(folder), "checkpoint_last.pt", str(data))
 
 
@@ -47,16 +44,6 @@ def learned(overfitted, hub) -> list[str]:
     """The sentences that were trained on."""
     lines = MMapIndexedDataset(str(overfitted[1] / "train"))
     return [hub.decode(lines[index]) for index in range(len(lines)) if len(lines[index]) > 1]
-
-
-# Training
-
-
-def test_loss_at_the_start_is_that_of_guessing(overfitted, hub):
-    first = updates(overfitted[2])[0]
-    assert first["num_updates"] == 1
-    assert first["loss"] == pytest.approx(math.log2(len(hub.dictionary)), abs=0.3)
-    assert updates(overfitted[2])[-2]["loss"] < 1.0
 
 
 def with_single_words_masked(hub: MaelmHubInterface, sentence: str) -> list[tuple[str, str]]:
@@ -83,61 +70,22 @@ def test_what_was_learned_fills_the_masks(hub, learned):
 # Text
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_text_survives_encoding_and_decoding(hub, text):
-    tokens = hub.encode(text)
+def test_text_survives_encoding_and_decoding(hub):
+    tokens = hub.encode(TEXTS[0])
     assert tokens.dtype == torch.int64 and tokens[0] == hub.dictionary.bos() and tokens[-1] == hub.dictionary.eos()
-    assert hub.dictionary.unk() not in tokens
     # The vocabulary is uncased.
-    assert hub.decode(tokens) == text.lower()
-    assert hub.decode(hub.encode(text, *TEXTS)) == [each.lower() for each in (text, *TEXTS)]
+    assert hub.decode(hub.encode(*TEXTS)) == [each.lower() for each in TEXTS]
 
 
-@pytest.mark.parametrize("texts", [TEXTS[:1], TEXTS[:2], ["rope", TEXTS[1] * 3], [TEXTS[1] * 3, "rope"]])
-@pytest.mark.parametrize("max_length", [6, 9, 20, 512])
-def test_long_texts_are_cut_as_glue_is_prepared(hub, texts, max_length):
+@pytest.mark.parametrize("texts", [TEXTS[:1], ["rope", TEXTS[1] * 3]])
+@pytest.mark.parametrize("max_length", [9, 512])
+def test_long_texts_are_truncated_as_glue_is_prepared(hub, texts, max_length):
     stored = [np.append(hub.tokenizer.encode(text), hub.dictionary.eos()) for text in texts]
-    kept, cut_any = truncate(stored, max_length)
+    kept, was_truncated = truncate(stored, max_length)
     tokens = hub.encode(*texts, max_length=max_length)
-    begin, end = hub.dictionary.bos(), hub.dictionary.eos()
-    expected = [begin, *kept[0], *([end, *kept[1]] if len(kept) == 2 else [])]
-    assert tokens.tolist() == expected and tokens.dtype == torch.int64
-    assert len(tokens) == (max_length if cut_any else len(hub.encode(*texts)))
-
-
-# Features
-
-
-def test_features_are_those_of_the_encoder_alone(hub):
-    tokens = hub.encode(TEXTS[0])[None]
-    model = copy.deepcopy(hub.model)
-    model.decoder = model.lm_head = None
-    bare = MaelmHubInterface(hub.config, hub.task, model, hub.tokenizer)
-    with torch.no_grad():
-        features = hub.extract_features(tokens)
-        layers = hub.extract_features(tokens, return_all_hiddens=True)
-        encoded = hub.model.encoder(tokens)
-        without_decoder = bare.extract_features(tokens)
-    assert features.shape == (1, tokens.shape[1], 128)
-    assert torch.equal(features, encoded.states)
-    assert torch.equal(features, without_decoder)
-    assert len(layers) == 2 + 1
-    assert torch.equal(layers[-1], features)
-    assert all(torch.equal(one, two) for one, two in zip(layers, encoded.all_states))
-
-
-def test_a_padded_batch_has_the_features_of_single_sentences(hub):
-    assert not hub.training and not hub.model.training
-    tokens = hub.encode_batch(TEXTS)
-    with torch.no_grad():
-        batch = hub.extract_features(tokens)
-        assert torch.equal(batch, hub.extract_features(tokens)), "nothing is random"
-        for row, features, text in zip(tokens, batch, TEXTS):
-            alone = hub.encode(text)
-            assert row[: len(alone)].tolist() == alone.tolist()
-            assert (row[len(alone) :] == hub.dictionary.pad()).all()
-            torch.testing.assert_close(features[: len(alone)], hub.extract_features(alone)[0], rtol=1e-5, atol=1e-5)
-    assert (tokens == hub.dictionary.pad()).any()
+    end = hub.dictionary.eos()
+    assert tokens.tolist() == [hub.dictionary.bos(), *kept[0], *([end, *kept[1]] if len(kept) == 2 else [])]
+    assert len(tokens) == (max_length if was_truncated else len(hub.encode(*texts)))
 
 
 # Masks
@@ -154,7 +102,7 @@ def probabilities(hub: MaelmHubInterface, candidates: list) -> torch.Tensor:
 @pytest.mark.parametrize("kept", [False, True])
 def test_probabilities_are_those_of_pretraining(overfitted, kept):
     """Three masks in two texts: the same numbers as the pretraining forward with these positions masked."""
-    folder, data, _ = overfitted
+    folder, data = overfitted
     masked_input = "kept" if kept else "dropped"
     hub = MaelmModel.from_pretrained(str(folder), "checkpoint_last.pt", str(data), masked_input=masked_input)
     texts = ["The <mask> takes the <mask> to the harbour.", "A judge objects at the <mask>."]
@@ -194,35 +142,6 @@ def test_other_masks_stay_in_the_text_of_a_candidate(hub, learned):
     first, second = hub.fill_mask(masked, topk=1)
     assert first[0].text == " ".join([first[0].token, *words[1:3], "<mask>", *words[4:]])
     assert second[0].text == " ".join(["<mask>", *words[1:3], second[0].token, *words[4:]])
-
-
-def test_the_model_is_left_as_it_was(hub):
-    """fill_mask predicts in evaluation mode, also in the middle of somebody's training."""
-    text = "The <mask> is old."
-    expected = hub.fill_mask(text)
-    hub.model.train()
-    try:
-        assert hub.fill_mask(text) == expected
-        assert hub.model.training
-    finally:
-        hub.model.eval()
-
-
-# Loading
-
-
-def test_a_checkpoint_of_another_machine_loads(overfitted, hub, tmp_path):
-    """How attention was computed in training binds neither the hub nor the analysis."""
-    folder, data, _ = overfitted
-    state = torch.load(folder / "checkpoint_last.pt")
-    assert state["cfg"]["model"]["attention"] == "auto"
-    state["cfg"]["model"]["attention"] = "triton"
-    torch.save(state, tmp_path / "checkpoint.pt")
-    other = MaelmModel.from_pretrained(str(tmp_path), "checkpoint.pt", str(data))
-    tokens = hub.encode(TEXTS[0])
-    assert torch.equal(other.extract_features(tokens), hub.extract_features(tokens))
-    analyzed = CheckpointEncoder(tmp_path / "checkpoint.pt", data).to(torch.device("cpu"))
-    assert torch.equal(analyzed.hidden_states(tokens[None], None)[-1], hub.extract_features(tokens))
 
 
 # What users of fairseq's RoBERTa expect, and vectors

@@ -1,13 +1,15 @@
-"""The other door: what ``fairseq-hydra-train`` makes of a file that names our task and model."""
+"""The other way to train: what ``fairseq-hydra-train`` makes of a file that names our task and model."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from end_to_end.toy import USER_DIR, run, train_log
 from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 
 ALONE = """
 common: {cpu: true, reset_logging: true, log_format: json}
@@ -36,10 +38,9 @@ def parameters(save_dir: Path) -> dict[str, torch.Tensor]:
     return state["model"]
 
 
-@pytest.mark.parametrize("model", ["{_name: maelm_tiny}", "maelm_tiny"])
-def test_name_alone_builds_that_size(model, toy_data, tmp_path):
+def test_name_alone_builds_that_size(toy_data, tmp_path):
     """fairseq itself would build the default size here without a word."""
-    output = through_hydra(toy_data, tmp_path, model)
+    output = through_hydra(toy_data, tmp_path, "maelm_tiny")
     assert train_log(output)[-1]["train_num_updates"] == 1
     # The numbers of the size are in the checkpoint, which loads as it is when the size has others one day.
     config = torch.load(tmp_path / "run" / "checkpoint_last.pt")["cfg"]["model"]
@@ -47,3 +48,12 @@ def test_name_alone_builds_that_size(model, toy_data, tmp_path):
     tensors = parameters(tmp_path / "run")
     assert tensors["encoder.embed_tokens.weight"].shape[1] == 128
     assert {name.split(".")[2] for name in tensors if name.startswith("encoder.layers.")} == {"0", "1"}
+
+
+@pytest.mark.parametrize("model", ["maelm_huge", OmegaConf.create({"_name": "maelm_huge"})])
+def test_unknown_size_in_yaml(model, toy_data):
+    """fairseq-hydra-train has no list of choices; fairseq itself would stop with a KeyError about '_name'."""
+    config = OmegaConf.structured(MaelmTaskConfig(data=str(toy_data)))
+    config.seed = 1
+    with pytest.raises(ValueError, match="no model or size 'maelm_huge'; choose one of .*maelm_base"):
+        MaelmTask.setup_task(config).build_model(model)

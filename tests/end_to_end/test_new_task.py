@@ -1,13 +1,9 @@
 """A fine-tuning task is added by one folder, as ARCHITECTURE.md says: nothing else of the package is edited."""
 
-import os
 import shutil
 from pathlib import Path
 
-import pytest
-
-from end_to_end.test_finetuning import prepare_task, topic_of_a_sentence
-from end_to_end.toy import COMMANDS, ROOT, USER_DIR, losses, run
+from end_to_end.toy import ROOT, USER_DIR, run
 
 TASK = '''
 """The task of telling topics apart."""
@@ -36,39 +32,27 @@ class TopicsCriterion(SentencesCriterion):
     """Cross-entropy of topics."""
 '''
 USE = """
-from fairseq_maelm import MaelmModel
-hub = MaelmModel.from_pretrained({folder!r}, "checkpoint_last.pt")
-print(hub.task.name, len(hub.classify(["The sailor", "Every night"])))
+from pathlib import Path
+import fairseq_maelm
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+from fairseq_maelm.models.checkpoint_reader import loadable_tasks
+fairseq_maelm.register()
+assert Path(fairseq_maelm.__file__).parent == Path({folder!r})
+task, criterion = TASK_REGISTRY["maelm_topics"], CRITERION_REGISTRY["maelm_topics"]
+print(task.name, criterion.__name__, "maelm_topics" in loadable_tasks())
 """
 
 
-def python(words: list[object], package: Path) -> str:
-    """Run a program in a separate process, which imports the package from another folder."""
-    return run(["python", *words], environment={"PYTHONPATH": str(package.parent)})
-
-
-@pytest.mark.slow
-def test_a_task_is_added_by_one_folder(toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
-    assert (
-        "a folder of `finetuning/` with `task.py` and `criterion.py`, and nothing else"
-        in (ROOT / "ARCHITECTURE.md").read_text()
-    )
+def test_a_task_is_added_by_one_folder(tmp_path: Path) -> None:
+    """The task and its loss are found by fairseq, and by what opens checkpoints."""
+    said = "a folder of `finetuning/` with `task.py` and `criterion.py`, and nothing else"
+    assert said in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     package = tmp_path / "copy" / "fairseq_maelm"
-    shutil.copytree(USER_DIR, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(USER_DIR, package, ignore=shutil.ignore_patterns("__pycache__", "pretrained"))
     added = package / "finetuning" / "topics"
     added.mkdir()
-    (added / "__init__.py").write_text('"""Topics."""\n', encoding="utf-8")
-    (added / "task.py").write_text(TASK.lstrip(), encoding="utf-8")
-    (added / "criterion.py").write_text(CRITERION.lstrip(), encoding="utf-8")
-
-    task = prepare_task(tmp_path, toy_data, topic_of_a_sentence)
-    words = ["--user-dir", package, "--task", "maelm_topics", "--criterion", "maelm_topics", "--arch", "maelm"]
-    words += ["--optimizer", "fused_adamw", "--lr", 1e-3, "--batch-size", 16, "--max-epoch", 1, "--log-format", "json"]
-    words += ["--finetune-from-model", pretrained, "--save-dir", tmp_path / "saved", "--cpu", "--num-workers", 0]
-    output = python([COMMANDS / "fairseq-train", task, *words], package)
-    assert str(package) in output and len(losses(output, "valid", "accuracy")) == 1
-
-    # What opens a checkpoint knows the task too.
-    used = python(["-c", USE.format(folder=str(tmp_path / "saved"))], package)
-    assert "maelm_topics 2" in used
-    assert "topics" not in os.listdir(USER_DIR / "finetuning")
+    for name, text in (("__init__", '"""Topics."""\n'), ("task", TASK), ("criterion", CRITERION)):
+        (added / f"{name}.py").write_text(text.lstrip(), encoding="utf-8")
+    program = ["python", "-c", USE.format(folder=str(package))]
+    assert "maelm_topics TopicsCriterion True" in run(program, environment={"PYTHONPATH": str(package.parent)})

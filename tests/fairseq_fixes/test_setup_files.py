@@ -1,4 +1,4 @@
-"""The files copied into a save folder; tests/end_to_end/test_setup_files.py shows that they are sufficient."""
+"""The files copied into a save folder; tests/end_to_end/test_ema.py shows that they are sufficient."""
 
 from pathlib import Path
 from types import SimpleNamespace

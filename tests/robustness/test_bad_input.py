@@ -11,11 +11,12 @@ import torch
 
 from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
 from fairseq_maelm.finetuning.squad.inference import answer, answer_questions
-from robustness import cases
-from robustness.cases import GOOD, HUB, Case, write_bad_files
+from robustness.cases import cases, write_bad_files
+from robustness.commands import GOOD, Case
+from robustness.rows import HUB, NAN, TOKENS
 from robustness.world import PAIR_PROMPT, PROMPT, Answer, World
 
-CASES = cases.cases()
+CASES = cases()
 # What commands say besides: their log, and progress bars.
 _LOG = re.compile(r"\d\d:\d\d:\d\d \| |\d{4}-\d\d-\d\d |.*\d%\||.*/s\]$")
 
@@ -73,7 +74,7 @@ def test_the_hub_says_what_was_given(name: str, call: str, expected: str, world:
     hub = world.hub(name)
     names: dict[str, Any] = {"hub": hub, "world": world, "torch": torch, "answer": answer}
     names |= {"answer_questions": answer_questions, "classify_by_prompt": classify_by_prompt}
-    names |= {"TOKENS": cases.TOKENS, "NAN": cases.NAN, "PROMPT": PROMPT["template"], "PAIR": PAIR_PROMPT["template"]}
+    names |= {"TOKENS": TOKENS, "NAN": NAN, "PROMPT": PROMPT["template"], "PAIR": PAIR_PROMPT["template"]}
     names |= {"WORDS": PROMPT["label_words"], "broken": _with_nan(world) if "broken" in call else None}
     with pytest.raises((ValueError, FileNotFoundError), match=expected):
         eval(call, names)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_maelm.fairseq_fixes import checkpoint_files
-from robustness.cases import GOOD
+from robustness.commands import GOOD
 from robustness.world import Answer, World
 
 COMMANDS = {command: line for command, line in GOOD.items() if "{new}" in line and command != "sweep"}

@@ -27,8 +27,8 @@ from tabulate import tabulate
 
 from fairseq_maelm import register
 from fairseq_maelm.cli import SUB_COMMANDS, module_of
-from robustness.cases import GOOD
 from robustness.child import Child, Ended
+from robustness.commands import GOOD
 from robustness.world import PREPARED, World
 
 _TRAINING = (
@@ -247,11 +247,7 @@ class Trials:
             ("a file cannot grow further", self.file_limit, list(COMMANDS)),
             ("two processes at once", self.two_processes, [name for name in COMMANDS if name not in _OF_A_FILE]),
             ("a byte of prepared data changed, or cut", self.rot, list(PREPARED)),
-            (
-                "a byte of a checkpoint changed, or cut",
-                self.rotten_checkpoint,
-                _OF_A_CHECKPOINT,
-            ),
+            ("a byte of a checkpoint changed, or cut", self.rotten_checkpoint, _OF_A_CHECKPOINT),
             ("one rank of two killed", self.lost_rank, ["pretrain"]),
         ]
         weights = [6, 4 * may_mount(), 2, 2, 2, 2, 1]

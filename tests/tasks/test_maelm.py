@@ -188,3 +188,8 @@ def test_validation_has_a_rate_of_its_own():
     ):
         task = task_of(**options)
         assert (task.scheme.mask_prob, task.validation_scheme.mask_prob) == (0.4, expected)
+
+
+def test_the_command_for_the_next_token_names_the_right_one():
+    with pytest.raises(ValueError, match=r"fairseq-eval-lm evaluates .*: use fairseq-validate --task maelm"):
+        task_of().eval_lm_dataloader({})

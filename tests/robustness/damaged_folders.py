@@ -1,0 +1,131 @@
+"""Prepared folders and folders of Hugging Face with a damaged file."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robustness.commands import TRAIN, Case
+
+Damage = Callable[[Path], Any]
+
+
+def _at(name: str, change: Callable[[bytes], bytes]) -> Damage:
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def _without(name: str) -> Damage:
+    return lambda folder: (folder / name).unlink()
+
+
+def _flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 0x80]) + content[place + 1 :]
+
+
+def _foreign(content: bytes, token: int) -> bytes:
+    tokens = np.frombuffer(content, dtype=np.uint16).copy()
+    tokens[len(tokens) // 2] = token
+    return tokens.tobytes()
+
+
+def _with_foreign(name: str) -> Damage:
+    def change(folder: Path) -> None:
+        arrays = dict(np.load(folder / "train.npz"))
+        arrays[name] = np.full(len(arrays[name]), 4_000_000_000, dtype=np.uint32)
+        np.savez(folder / "train.npz", **arrays)
+
+    return change
+
+
+def _lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes], bytes]:
+    return lambda content: b"".join(change(content.splitlines(keepends=True)))
+
+
+def _configured(**changes: Any) -> Damage:
+    """Change config.json; None removes an entry."""
+
+    def change(content: bytes) -> bytes:
+        settings = {**json.loads(content), **changes}
+        return json.dumps({name: value for name, value in settings.items() if value is not None}).encode()
+
+    return _at("config.json", change)
+
+
+_SPM = "sentencepiece.bpe.model"
+FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
+    "data": {
+        "no-index": (_without("train.idx"), r"there is no train.bin with train.idx in"),
+        "no-text": (_without("train.bin"), r"there is no train.bin with train.idx in"),
+        "no-dictionary": (_without("dict.txt"), "there is no dict.txt in"),
+        "index-cut": (_at("train.idx", lambda content: content[:-5]), r"train.idx is damaged: it has"),
+        "index-short": (_at("train.idx", lambda content: content[:20]), r"train.idx is damaged: it"),
+        "index-empty": (_at("train.idx", lambda content: b""), r"train.idx is damaged: it does not begin"),
+        "index-magic": (_at("train.idx", lambda content: _flipped(content, 1)), r"train.idx is damaged: it does not"),
+        "index-count": (_at("train.idx", lambda content: _flipped(content, 18)), r"train.idx is damaged: it has"),
+        "index-length": (_at("train.idx", lambda content: _flipped(content, 27)), r"train.idx is damaged: its len"),
+        "index-offset": (
+            _at("train.idx", lambda content: _flipped(content, len(content) - 3)),
+            r"its lengths and its",
+        ),
+        "text-cut": (_at("train.bin", lambda content: content[: len(content) // 2]), r"train.bin has [\d,]+ bytes"),
+        "text-odd": (_at("train.bin", lambda content: content[:-1]), r"train.bin has [\d,]+ bytes"),
+        "text-foreign": (_at("train.bin", lambda content: _foreign(content, 60_000)), r"train.bin holds token 60000"),
+        "text-mask": (_at("train.bin", lambda content: _foreign(content, 601)), r"train.bin holds token 601"),
+        "dictionary-order": (_at("dict.txt", _lines(lambda lines: lines[::-1])), "is not the dictionary that"),
+        "dictionary-cut": (_at("dict.txt", _lines(lambda lines: lines[:50])), "is not the dictionary that"),
+        "dictionary-piece": (
+            lambda folder: (
+                _at("dict.txt", _lines(lambda lines: [b"foreign 1\n", *lines[1:]]))(folder),
+                _without("manifest.json")(folder),
+            ),
+            f"dict.txt and {_SPM} in .* do not belong",
+        ),
+        "manifest-empty": (_at("manifest.json", lambda content: b"{}"), "manifest.json is damaged"),
+        "model-text": (_at(_SPM, lambda content: b"no model"), f"{_SPM} is not a sentencepiece model"),
+        "model-cut": (_at(_SPM, lambda content: content[: len(content) // 2]), f"{_SPM} "),
+    },
+    "sentences": {
+        "index-cut": (_at("input0/train.idx", lambda content: content[:-5]), r"train.idx is damaged: it has"),
+        "text-cut": (_at("input0/train.bin", lambda content: content[:-2]), r"train.bin has [\d,]+ bytes"),
+        "text-foreign": (_at("input0/train.bin", lambda content: _foreign(content, 60_000)), r"holds token 60000"),
+        "labels-cut": (_at("label/train.idx", lambda content: content[:-5]), r"train.idx is damaged: it has"),
+    },
+    "tagging": {
+        "cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz"),
+        "foreign": (_with_foreign("pieces"), r"train.npz holds token 4000000000, but dict.txt has only"),
+    },
+    "squad": {
+        "cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz"),
+        "foreign": (_with_foreign("question_tokens"), r"train.npz holds token 4000000000, but dict.txt has only"),
+    },
+    "hf": {
+        "no-weights": (_without("model.safetensors"), "there are no weights in"),
+        "weights-cut": (_at("model.safetensors", lambda content: content[:-99]), "model.safetensors"),
+        "weights-text": (_at("model.safetensors", lambda content: b"text"), "model.safetensors"),
+        "no-tokenizer": (_without("tokenizer.json"), "token"),
+        "tokenizer-text": (_at("tokenizer.json", lambda content: b"text"), "token"),
+        "tokenizer-deep": (_at("tokenizer.json", lambda content: b"[" * 200_000), "token"),
+        "deberta": (_configured(model_type="deberta-v2"), "multiplies queries and keys with embeddings of relative"),
+        "albert": (_configured(model_type="albert"), "its layers share their weights"),
+        "electra-small": (_configured(model_type="electra", embedding_size=8), "its embeddings have width 8"),
+        "bert-without-its-weights": (
+            _configured(model_type="bert", relative_attention_buckets="none"),
+            "its weights lack encoder.layer.0",
+        ),
+        "distilbert-without-layers": (_configured(model_type="distilbert", num_hidden_layers=None), "num_hidden_lay"),
+    },
+}
+_FOLDER_COMMANDS = {
+    "data": f"pretrain {{bad}} --output {{new}} {TRAIN}",
+    "hf": "import {bad} --output {new}",
+}
+
+
+def folder_cases() -> Iterator[Case]:
+    for source, damages in FOLDERS.items():
+        line = _FOLDER_COMMANDS.get(source, "finetune {bad} --checkpoint {pretrained} --output {new} --gpus 0")
+        for name, (_, expected) in damages.items():
+            bad = f"{{bad/{source}-{name}}}"
+            yield Case(f"{source}: {name}", line.replace("{bad}", bad), expected)

@@ -1,0 +1,240 @@
+"""Bad words of single commands, and bad arguments of the hub, a row each."""
+
+from collections.abc import Iterator
+
+import torch
+
+from robustness.commands import GOOD, TRAIN, Case
+
+_SINGLE = r"""
+evaluate squad {squad.json} {predictions.json} --output {squad.json} | squad.json exists already
+evaluate squad {squad.json} {predictions.json} --output {predictions.json} | predictions.json exists already
+predict {squad.json} --checkpoint {reader} --vocabulary {squad} --output {same} --null-odds {same} | two results
+predict {squad.json} --checkpoint {reader} --vocabulary {squad} --null-odds {odds.json} | odds.json exists already
+predict {sentences.tsv} --checkpoint {pretrained} --vocabulary {data} | give --prompt, or fine-tune it first
+predict {sentences.tsv} --checkpoint {classifier} --vocabulary {data} | fine-tuned on another task|no label|there is no
+predict {words.conll} --checkpoint {tagger} --vocabulary {data} | was not written by `maelm prepare tagging`
+predict {sentences.tsv} --checkpoint {classifier} --vocabulary {sentences} --threshold 1 | is for checkpoints of
+predict {pairs.tsv} --checkpoint {classifier} --vocabulary {sentences} | on single texts, .* leave out --text-pair
+predict {sentences.tsv} --checkpoint {pair_classifier} --vocabulary {sentences} | on pairs .* with --text and --text-
+predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, and .* has single texts: give a task
+predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'
+predict {semicolons.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | give --delimiter ';'
+predict {twice.csv} --text t --label u --checkpoint {classifier} --vocabulary {sentences} | has no column 'u', only
+predict {squad.json} --report --checkpoint {reader} --vocabulary {squad} | --report needs an input with right labels
+prepare sentences --train {twice.csv} --text t --label u --vocabulary {data} --output {new} | has no column 'u', only
+predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
+fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | 'no mask' has no <mask> to fill
+fill a b --checkpoint {pretrained} --vocabulary {data} | 'a' has no <mask> to fill .2 of 2 texts were refused
+prepare sentnces --train {sentences.tsv} | invalid choice: 'sentnces' .*; did you mean sentences.
+fill '<mask>' --checkpont {pretrained} --vocabulary {data} | no option --checkpont; did you mean --checkpoint.
+prepare corpus {sentences.tsv} --output {new} | sentences.tsv is a table: write its texts to a .txt file
+prepare corpus {squad.json} --output {new} | squad.json is one JSON value: write one record a line
+fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tuned|there is no dict.txt
+fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is neither checkpoint_best.pt nor checkpoint_last.pt in
+answer {text.txt} '' --checkpoint {reader} --vocabulary {data} | a question is empty
+answer {text.txt} Who? --checkpoint {pretrained} --vocabulary {data} | was not fine-tuned to answer questions
+finetune {data} --checkpoint {pretrained} --output {new} | data is not a prepared task
+finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --lr abc | the options: argument --lr
+finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --no-such | the options: .*no-such
+finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --best-checkpoint-metric f2 | logs no f2, but
+finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --precision fp16 | --precision fp16 needs a GPU
+pretrain {text.txt} --output {new} --recipe tiny | there is no dict.txt in
+pretrain {data} --output {new} | give --recipe, one of
+pretrain {data}:{bad/data-dictionary-order} --output {new} --recipe tiny | dict.txt differs from \S*/data/dict.txt
+pretrain {data}:{folder}/nowhere --output {new} --recipe tiny | there is no folder \S*nowhere
+pretrain {data}:{bad/data-no-text} --output {new} --recipe tiny | there is no train.bin with train.idx in \S*no-text
+pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
+pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
+pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update must be a whole number of at least 1
+pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | is not a multiple of that
+finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
+pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds
+import {sentences} --output {new} | sentences
+export --checkpoint {pretrained} --vocabulary {data} --output {new} --format maelm --head nowhere | --head|nowhere
+analyze --checkpoint a={pretrained} --output {new} | --text
+analyze --checkpoint {pretrained} --data {data} --output {new} | NAME=
+export --checkpoint {pretrained} --vocabulary {data} --output {new} --format fairseq --averaged-weights | holds no
+finetune {sentences} --checkpoint {pretrained} --output {new} --recipe SNLI | there is no recipe SNLI
+prepare glue {glue} --vocabulary {data} --output {new} --train-file RTE | 'RTE' is not TASK=FILE
+prepare glue {glue} --vocabulary {data} --output {new} --train-file SNLI={sentences.tsv} | with a task of CoLA
+prepare glue {glue} --vocabulary {data} --output {new} --tasks CoLA | there is no .*CoLA/train.tsv
+prepare sentences --train {sentences.tsv} --vocabulary {data} --output {new} --max-length 5 | must be at least 6, not 5
+prepare corpus {documents.txt} --output {new} --shards 101 | must be between 1 and 100
+evaluate squad {squad.json} {predictions.json} --threshold 0 | give --null-odds
+evaluate squad {squad.json} {predictions.json} --null-odds {odds.json} --squad-version 1.1 | has no questions without
+predict {text.txt} --keep-labels --checkpoint {tagger} --vocabulary {tagging} | plain text has no labels
+predict {words.conll} --column UPOS --checkpoint {tagger} --vocabulary {tagging} | must be a number
+analyze --checkpoint a={pretrained} --checkpoint a={pretrained} --data {data} --output {new} | have the same name
+analyze --checkpoint a={pretrained} --data {data} --output {new} --layers 0 9 | has no layer 9
+probe --checkpoint a={pretrained} --vocabulary {data} --output {new} | nothing to probe
+probe --checkpoint a={pretrained} --text {text.txt} --vocabulary {data} --output {new} --layers 9 | has no layer 9
+score {text.txt} {pairs.tsv} --checkpoint {pretrained} --vocabulary {data} --output {new} | give either files
+score {text.txt} --compare {folder} --checkpoint {pretrained} --vocabulary {data} --output {new} | --compare needs pairs
+pretrain {data} --output {new} --recipe tiny --set rate=3 | unrecognized arguments: --rate 3
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} '--options=--dropuot 0.1' | --dropuot
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --only lr=7 | none of these values
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --large | has no search_large
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --gpus 0 --jobs 2 | give neither --jobs nor
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --precision fp16 | fp16 needs a GPU
+sweep sentences --data {folder} --checkpoint a={pretrained} --checkpoint a=random --output {new} | have the same name
+sweep sentences --data {folder} --checkpoint x=random:y --output {new} | needs a checkpoint for its size
+report {data} | has no study
+sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
+"""
+_TRAINED = {
+    "--criterion masked_lm": "the task maelm cannot use masked_lm: give --criterion maelm",
+    "--criterion cross_entropy": r"cannot use cross_entropy \(fairseq's default\): give --criterion maelm",
+    "--arch roberta_base": "the task maelm needs a model of this package, which roberta_base is not: give --arch",
+    "--arch maelm_huge": "invalid choice: 'maelm_huge'",
+    "--task masked_lm --criterion masked_lm": "MaskedLMTask does not work with this model|the options: ",
+    "--encoder-mask-fraction 1.5": r"must be in \[0, 1\]",
+    "--leave-unmasked-prob -0.1": r"leave_unmasked_prob must be in \[0, 1\]",
+    "--leave-unmasked-prob 0.6 --random-token-prob 0.6": "are fractions of the same tokens: their sum must not exceed",
+    "--optimizer fused_adamw --adam-betas 0.9": "--adam-betas must be two numbers",
+    "--optimizer fused_adamw --adam-betas (0.9,1.0)": r"two numbers in \[0, 1\)",
+    "--optimizer fused_adamw --adam-betas (0.9": "--adam-betas must be two numbers",
+    "--optimizer fused_adamw --weight-decay -0.1": "must be 0 or more",
+    "--optimizer muon --muon-momentum 1.0": r"--muon-momentum must be in \[0, 1\)",
+    "--optimizer muon --muon-lr-ratio 0": "--muon-lr-ratio must be positive",
+    "--mask-prob 1.5": "mask probability must be between 0 and 1, both excluded, .* 1.5",
+    "--tokens-per-sample 1024": "sequences of up to 1024 tokens, but the model has only 32 positions",
+    "--tokens-per-sample 131072": "--tokens-per-sample must be between 2 and",
+    "--tokens-per-sample 1": "--tokens-per-sample must be between 2 and",
+    "--encoder-attention-heads 3": "is not a multiple of its number of attention heads",
+    "--relative-num-buckets 6": "number of relative buckets must be a positive multiple",
+    "--relative-num-buckets 0": "number of relative buckets .*--relative-buckets none",
+    "--relative-num-buckets 32 --relative-max-distance 8": "largest relative distance .8. must exceed",
+    "--relative-num-buckets 64 --relative-max-distance 16": "largest relative distance .16. must exceed",
+    "--decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
+    "--encoder-layers 0": "--encoder-layers must be at least 1",
+    "--dropout 1.0": "--dropout must be in",
+    "--attention-dropout -0.1": "--attention-dropout must be in",
+    "--init-std 0": "--init-std must be positive",
+    "--embedding-init-std -0.1": "--embedding-init-std must be positive",
+    "--layer-norm-eps 0.1": r"--layer-norm-eps must be in \[1e-14, 0.01\]",
+    "--rotary-base 1": r"--rotary-base must be in \[2, 2147483647\], not 1",
+    "--local-rotary-base 2147483648": "--local-rotary-base must be in",
+    "--positions rotary --relative-buckets t5": "--relative-buckets t5 cannot be combined with --positions rotary",
+    "--positions rotary --share-decoder-positions": "--share-decoder-positions shares a table",
+    "--decoder-positions rotary --share-decoder-positions": "--share-decoder-positions shares a table",
+    "--decoder-positions rotary --decoder-attention-heads 128": "heads of even width.*decoder have 1",
+    "--bf16": "use --precision bf16",
+    "--decoder-attention cross --decoder-layers 0 --masked-input kept": "needs a decoder: --decoder-layers is 0",
+    "--share-decoder-positions --decoder-embed-dim 64": "needs a decoder as wide as the encoder",
+    "--encoder-mask-fraction 0.5 --masked-input kept": "goes with --masked-input dropped, not with kept",
+    # A checkpoint whose size or shape differs: the plugin's message, and not fairseq's.
+    "--finetune-from-model {pretrained}": "the checkpoint was trained with --encoder-attention-heads 4 and not 2",
+}
+
+
+def row_cases() -> Iterator[Case]:
+    line = GOOD["predict prompts"].replace("pairs.tsv", "sentences.tsv")
+    yield Case("a prompt for pairs, and a table without", line, "has labels where the prompt pair_prompt needs")
+    for row in _SINGLE.strip().splitlines():
+        line, _, expected = row.partition(" | ")
+        yield Case(line, line, expected)
+    for options, expected in _TRAINED.items():
+        yield Case(f"pretrain {options}", f"pretrain {{data}} --output {{new}} {TRAIN} {options}", expected)
+
+
+# The hub
+
+NAN = float("nan")
+TOKENS = torch.tensor([0, 5, 6, 2])
+HUB: dict[str, list[tuple[str, str]]] = {
+    "pretrained": [
+        ("hub.encode(None)", "number 1 of the texts is None"),
+        ("hub.encode(3)", "3 .int., not a string"),
+        ("hub.encode(b'a')", "not a string"),
+        ("hub.encode(['a'])", "is list, not a string"),
+        ("hub.encode('a', None)", "number 2 of the texts is None"),
+        ("hub.encode('\\ud83d')", "half of a surrogate pair"),
+        ("hub.encode('a ' * 30, 'b', 'c', max_length=12)", "a single text or a pair can be truncated, not 3 texts"),
+        ("hub.encode('a', max_length=2)", "max_length must be at least 3"),
+        ("hub.encode('a', max_length='9')", "max_length must be a whole number of tokens, not '9'"),
+        ("hub.encode_batch('abc')", "sentences must be a list of strings, not 'abc'"),
+        ("hub.encode_batch(None)", "sentences must be a list of strings, not None"),
+        ("hub.encode_batch([])", "the list of sentences is empty"),
+        ("hub.encode_batch(['a', None])", "number 2 of the sentences is None"),
+        ("hub.encode_batch([['a', 'b']])", "number 1 of the sentences is list"),
+        ("hub.decode([0, 5])", "decode takes tokens as <int64>.n., not list"),
+        ("hub.decode(TOKENS[None])", r"not <int64>\[1, 4\]"),
+        ("hub.decode(TOKENS.float())", r"not <float32>\[4\]"),
+        ("hub.decode(torch.tensor([0, 99999]))", "takes tokens from 0 to 601, not 99999"),
+        ("hub.decode(torch.tensor([-1]))", "takes tokens from 0 to 601, not -1"),
+        ("hub.extract_features('abc')", "not str"),
+        ("hub.extract_features(None)", "not NoneType"),
+        ("hub.extract_features(TOKENS[:0])", "needs at least one token"),
+        ("hub.extract_features(TOKENS.float())", "not <float32>"),
+        ("hub.extract_features(torch.tensor([0, 602, 2]))", "takes tokens from 0 to 601, not 602"),
+        ("hub.extract_features(torch.tensor([[0, -7, 2]]))", "takes tokens from 0 to 601, not -7"),
+        ("hub.extract_features(TOKENS[None, None])", r"not <int64>\[1, 1, 4\]"),
+        (
+            "hub.extract_features(torch.full((1, 65), 5))",
+            "65 tokens and the model has 64 positions: .*encode.*max_length=64",
+        ),
+        ("hub.fill_mask(None)", "texts must be a list of strings, not None"),
+        ("hub.fill_mask(3)", "texts must be a list of strings, not 3"),
+        ("hub.fill_mask([])", "fill_mask needs at least one text"),
+        ("hub.fill_mask('no mask')", "'no mask' has no <mask> to fill"),
+        ("hub.fill_mask(['<mask>', 'none'])", "'none' has no <mask> to fill"),
+        ("hub.fill_mask(['<mask>', None])", "number 2 of the texts is None"),
+        ("hub.fill_mask('<mask>', topk=-1)", "a topk of at least 1, not 1 and -1"),
+        ("hub.fill_mask('<mask>', topk=0)", "a topk of at least 1"),
+        ("hub.fill_mask('<mask>', topk='5')", "a topk of at least 1, not 1 and '5'"),
+        ("hub.fill_mask('<mask>\\udc00')", "half of a surrogate pair"),
+        ("hub.fill_mask('<mask> ' * 80)", "tokens and the model has 64 positions"),
+        ("broken.fill_mask('<mask>')", "the model's probabilities are not finite"),
+        ("hub.predict('head', TOKENS)", "the model has no head 'head' .it has: none"),
+        ("hub.predict(None, TOKENS)", "the model has no head None"),
+        ("hub.classify(['a'])", "the model has no head 'sentence_classification_head'"),
+        ("hub.register_classification_head('a.b', 2)", "must be a string without dots, not 'a.b'"),
+        ("hub.register_classification_head('', 2)", "must be a string without dots, not ''"),
+        ("hub.register_classification_head(None, 2)", "must be a string without dots, not None"),
+        ("hub.register_classification_head('a', 0)", "must have at least 1 output"),
+        ("hub.register_classification_head('a', -1)", "must have at least 1 output"),
+        ("world.hub('pretrained', dropuot=0.1)", "'dropuot' is an option of neither the task maelm nor the model"),
+        ("world.hub('pretrained', dropout=2.0)", "dropout"),
+        ("world.hub('nowhere')", "there is no checkpoint"),
+        ("classify_by_prompt(hub, ['a'])", "the checkpoint was not fine-tuned with a prompt: give one"),
+        ("classify_by_prompt(hub, ['a'], 'nowhere')", "there is no prompt 'nowhere'"),
+        ("classify_by_prompt(hub, 'abc', PROMPT, WORDS, True)", "not 'abc'"),
+        ("classify_by_prompt(hub, [None], PROMPT, WORDS, True)", "number 1 of the texts is None"),
+        ("classify_by_prompt(hub, [3], PROMPT, WORDS, True)", "number 1 of the texts is 3"),
+        ("classify_by_prompt(hub, ['\\ud800'], PROMPT, WORDS, True)", "half of a surrogate pair"),
+        ("classify_by_prompt(hub, ['a'], PAIR, WORDS, True)", "sentence"),
+        ("classify_by_prompt(hub, ['a'], PROMPT, WORDS, True, -1)", "batch_size must be at least 1, not -1"),
+        ("classify_by_prompt(hub, ['a'], PROMPT, WORDS, True, 0)", "batch_size must be at least 1, not 0"),
+        ("classify_by_prompt(hub, ['a'], 'no mask', WORDS)", "mask"),
+        ("classify_by_prompt(hub, ['a'], PROMPT, {'a': 'old'})", "at least two labels with a word each"),
+        ("hub.embed('abc')", "sentences must be a list of strings, not 'abc'"),
+        ("hub.embed([])", "the list of sentences is empty"),
+        ("hub.embed(['a'], pooling='last')", "pooling must be 'mean' or 'first', not 'last'"),
+        ("hub.embed(['a ' * 80])", "tokens and the model has 64 positions"),
+        ("answer(hub, 'Who?', 'A text.')", "was not fine-tuned to answer questions"),
+    ],
+    "classifier": [
+        ("hub.classify([('a', 'b')])", "the checkpoint was trained on single texts, not tuples of two"),
+        ("hub.classify('abc')", "not 'abc'"),
+        ("hub.classify(None)", "not None"),
+        ("hub.classify([None])", "number 1 of the texts is None"),
+        ("hub.classify([('a', None)])", "number 2 of the parts of number 1 of the texts is None"),
+        ("hub.classify(['\\ud800'])", "half of a surrogate pair"),
+        ("hub.classify(['a'], head='nowhere')", "the model has no head 'nowhere'"),
+        ("hub.predict('sentence_classification_head', [0, 5])", "predict takes tokens as .*, not list"),
+        ("hub.predict('sentence_classification_head', torch.tensor([9999]))", "not 9999"),
+        ("hub.fill_mask('<mask>')", "head|fine-tuned"),
+    ],
+    "reader": [
+        ("answer(hub, '', 'A text.')", "a question is empty"),
+        ("answer(hub, 'Who?', '')", "no character that could be an answer"),
+        ("answer(hub, None, 'A text.')", "number 1 of the questions is None"),
+        ("answer(hub, 'Who?', None)", "the context is None"),
+        ("answer(hub, 'Who?', 3)", "the context is 3"),
+        ("answer(hub, 'Who?', '\\ud800')", "the context holds half of a surrogate pair"),
+        ("answer(hub, 'Who?', 'A text.', NAN)", "the threshold must be a number of logits, or infinity, not NaN"),
+        ("answer_questions(hub, 'A text.', 'Who?')", "questions must be a list of strings, not 'Who.'"),
+        ("answer_questions(hub, 'A text.', [3])", "number 1 of the questions is 3"),
+    ],
+}
