@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from robustness.commands import TRAIN
 from robustness.world import World
 
 _CHECKPOINT = "fill 'the <mask>' --checkpoint {bad} --vocabulary {data}"
@@ -68,6 +69,12 @@ def _pickled(body: bytes) -> bytes:
 def _call(name: str, argument: Any) -> bytes:
     """A pickle that calls a function that torch allows with ``weights_only=True``."""
     return b"\x80\x02c" + name.encode() + b"\n" + pickle.dumps(argument, 2)[2:-1] + b"\x85R."
+
+
+def _calling(name: str) -> Callable[[World, Path], Any]:
+    content = _pickled(_call(name, _HUGE))
+    assert len(content) < 1000
+    return lambda world, path: path.write_bytes(content)
 
 
 def _rotary(state: dict[str, Any]) -> dict[str, Any]:
@@ -137,35 +144,17 @@ def _bomb(path: Path) -> None:
 def _checkpoints() -> Iterator[Costly]:
     for name in ("builtins\nbytearray", "torch.storage\nUntypedStorage", "torch\nByteTensor"):
         case = name.replace("\n", ".")
-        content = _pickled(_call(name, _HUGE))
-        assert len(content) < 1000
-
-        def write(world: World, path: Path, content: bytes = content) -> None:
-            path.write_bytes(content)
-
-        yield Costly(f"a checkpoint that calls {case}", write, _CHECKPOINT, f"holds .*{case.split('.')[-1]}")
-    bytes_of = _pickled(_call("builtins\nbytearray", _HUGE))
-    yield Costly(
-        "a checkpoint for import that calls bytearray",
-        lambda world, path: path.write_bytes(bytes_of),
-        "import {bad} --vocabulary {data} --output {new}",
-        "holds .*bytearray",
-    )
+        said = f"holds .*{case.split('.')[-1]}"
+        yield Costly(f"a checkpoint that calls {case}", _calling(name), _CHECKPOINT, said)
+    array = _calling("builtins\nbytearray")
+    line = "import {bad} --vocabulary {data} --output {new}"
+    yield Costly("a checkpoint for import that calls bytearray", array, line, "holds .*bytearray")
     for option in ("restore-file", "finetune-from-model"):
-        yield Costly(
-            f"--{option} that calls bytearray",
-            lambda world, path: path.write_bytes(bytes_of),
-            "pretrain {data} --output {new} --recipe tiny --gpus 0 --set batch-sequences=4 sequence-length=32 "
-            f"sequences-per-gpu=4 -- --max-update 1 --{option} {{bad}}",
-            "holds .*bytearray",
-        )
+        line = f"pretrain {{data}} --output {{new}} {TRAIN} --{option} {{bad}}"
+        yield Costly(f"--{option} that calls bytearray", array, line, "holds .*bytearray")
     yield Costly("a decoder's table of positions", _saved(_rotary), _CHECKPOINT, "max_positions 20000000, but")
-    yield Costly(
-        "a width that most weights lack",
-        _saved(_wide),
-        _CHECKPOINT,
-        "holds .* parameters, but with this dict.txt its model has",
-    )
+    said = "holds .* parameters, but with this dict.txt its model has"
+    yield Costly("a width that most weights lack", _saved(_wide), _CHECKPOINT, said)
     yield Costly("900 layers with one weight", _saved(_shared), _CHECKPOINT, "share")
     yield Costly("a configuration that repeats itself", _saved(_laughs), _CHECKPOINT, "configuration .* values")
     yield Costly("records that overlap", _overlapping, _CHECKPOINT, "holds records of|overlap")
@@ -277,20 +266,11 @@ def _tokenizers() -> Iterator[Costly]:
 # What is not a file
 
 
-def _fifo(source: str, name: str) -> Callable[[World, Path], None]:
+def _special(source: str, name: str, make: Callable[[Path], Any]) -> Callable[[World, Path], None]:
     def write(world: World, path: Path) -> None:
         shutil.copytree(world.folder / source, path)
         (path / name).unlink(missing_ok=True)
-        os.mkfifo(path / name)
-
-    return write
-
-
-def _zero(source: str, name: str) -> Callable[[World, Path], None]:
-    def write(world: World, path: Path) -> None:
-        shutil.copytree(world.folder / source, path)
-        (path / name).unlink(missing_ok=True)
-        (path / name).symlink_to("/dev/zero")
+        make(path / name)
 
     return write
 
@@ -312,6 +292,6 @@ def _special_files() -> Iterator[Costly]:
         ("hf", "sentencepiece.bpe.model"): _FOLDER,
     }
     for (source, name), line in names.items():
-        for kind, write in (("FIFO", _fifo), ("device", _zero)):
+        for kind, make in (("FIFO", os.mkfifo), ("device", lambda path: path.symlink_to("/dev/zero"))):
             said = rf"{name} is not a regular file|there is n|no {name}"
-            yield Costly(f"{source}/{name} is a {kind}", write(source, name), line, said)
+            yield Costly(f"{source}/{name} is a {kind}", _special(source, name, make), line, said)
