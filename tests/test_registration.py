@@ -35,13 +35,6 @@ print(
 """
 COMPLETE = "missing: [] [] [] [] True True"
 
-DOORS = {
-    "by the model's class": "from fairseq_maelm import MaelmModel",
-    "by the task's module": "from fairseq_maelm.tasks.maelm import MaelmTask",
-    "by a downstream task that was imported before": "import fairseq_maelm.finetuning.squad.task; "
-    "from fairseq_maelm import MaelmHubInterface",
-}
-
 
 def python(program: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
@@ -49,9 +42,15 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", DOORS)
-def test_everything_is_registered(door: str) -> None:
-    finished = python(f"{DOORS[door]}\n{CHECK}")
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from fairseq_maelm import MaelmModel",
+        "import fairseq_maelm.finetuning.squad.task\nfrom fairseq_maelm import MaelmHubInterface",
+    ],
+)
+def test_everything_is_registered(program: str) -> None:
+    finished = python(f"{program}\n{CHECK}")
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.splitlines()[-1] == COMPLETE
 

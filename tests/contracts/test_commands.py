@@ -16,17 +16,6 @@ from .test_surface import compare
 
 COMMANDS = Path(__file__).with_name("commands.json")
 
-# What is read or used by several commands is declared once, in ``fairseq_maelm.options``.
-SHARED = (
-    "--checkpoint",
-    "--vocabulary",
-    "--output",
-    "--batch-size",
-    "--batch-tokens",
-    "--device",
-    "--json",
-    "--replace",
-)
 # Other spellings of what has a name already.
 OTHER_SPELLINGS = {
     "--model": "--checkpoint",
@@ -83,15 +72,6 @@ def test_one_thing_has_one_name(name: str) -> None:
     wrong = {word: right for word, right in OTHER_SPELLINGS.items() if word in spellings}
     assert not wrong, f"maelm {name} spells arguments otherwise: {wrong}"
     assert "checkpoint" not in spellings, f"maelm {name} takes a checkpoint by its place: --checkpoint"
-
-
-@pytest.mark.parametrize("option", SHARED)
-def test_shared_options_are_alike(option: str) -> None:
-    """The same option takes the same kind of value wherever it is."""
-    found = {name: action for name in cli.SUB_COMMANDS for action in arguments_of(name) if spelled(action) == option}
-    assert found
-    flags = {isinstance(action, argparse._StoreTrueAction) for action in found.values()}
-    assert len(flags) == 1, f"{option} is a flag in some of {', '.join(found)} and takes a value in others"
 
 
 def documented() -> list[tuple[str, str]]:

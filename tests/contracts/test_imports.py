@@ -150,17 +150,10 @@ def test_no_circles() -> None:
     graph: dict[str, set[str]] = {}
     for item in imports_inside_package()[0]:
         graph.setdefault(item.source, set()).add(item.target)
-    circles = []
-    # One circle after the other: an arrow of each that was found is left out, so that the list is whole.
-    while True:
-        try:
-            assert len(list(TopologicalSorter(graph).static_order())) > 1
-            break
-        except CycleError as error:
-            circle = list(reversed(error.args[1]))
-            circles.append(" -> ".join(circle))
-            graph[circle[0]].discard(circle[1])
-    assert not circles, "modules import one another in a circle:\n" + "\n".join(circles)
+    try:
+        assert len(list(TopologicalSorter(graph).static_order())) > 1
+    except CycleError as error:
+        pytest.fail("modules import one another in a circle: " + " -> ".join(reversed(error.args[1])))
 
 
 def test_folders_keep_to_what_they_need() -> None:
@@ -191,17 +184,11 @@ def test_some_folders_need_no_fairseq() -> None:
     [
         ("models.maelm", "text.dictionary", True),
         ("text.dictionary", "models.maelm", False),
-        ("models.hub", "finetuning.squad.hub", False),
-        ("finetuning.squad.task", "models.hub", True),
         ("finetuning.squad.task", "tasks.encoder_task", True),
-        ("tasks.encoder_task", "finetuning.squad.task", False),
         ("finetuning.squad.task", "finetuning.tagging.task", False),
         ("studies.run", "finetuning.training", True),
         ("studies.run", "finetuning.squad.task", False),
-        ("finetuning.training", "studies.run", False),
-        ("interop.export.run", "hf", True),
         ("analysis.run", "interop.export.run", False),
-        ("cli", "analysis.run", True),
         ("analysis.run", "cli", False),
         ("data.blocks", "", False),
         ("training.options", "commands.pretrain", False),

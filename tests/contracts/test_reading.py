@@ -49,20 +49,6 @@ def test_the_encoder_is_embed_bias_layers() -> None:
     assert {"_embed", "_bias", "run_layers"} <= set(named)
 
 
-def test_the_plain_model_is_the_announced_start() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "](tests/plain/maelm.py)" in readme
-    assert (ROOT / "tests" / "plain" / "maelm.py").exists()
-
-
-def test_plain_attention_is_read_in_little() -> None:
-    """From the layer to the softmax: all that a reader opens on the way."""
-    attention = PACKAGE / "modules" / "attention"
-    way = [attention / f"{name}.py" for name in ("layers", "backends", "packed_qkv", "reference", "bias")]
-    files = [PACKAGE / "modules" / "transformer.py", *way]
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 555
-
-
 def test_backends_have_one_signature() -> None:
     from fairseq_maelm.modules.attention.backends import BACKENDS
     from fairseq_maelm.modules.attention.reference import attend

@@ -176,32 +176,3 @@ def test_parameters_of_fine_tuning_are_the_recorded_ones(architecture):
 def test_there_is_one_recorded_tree_for_each_architecture():
     expected = {f"parameters_{name}.json" for name in [*SIZES, "maelm_tiny_finetuning", "maelm_modern_tiny_finetuning"]}
     assert {path.name for path in GOLDEN.glob("parameters_*.json")} == expected
-
-
-@pytest.mark.parametrize("architecture", [name for name in SIZES if SIZES[name]["layer"] == "post_norm"])
-def test_number_of_parameters_is_that_of_the_sizes(architecture):
-    size = SIZES[architecture]
-    width, inner, positions = size["encoder_embed_dim"], size["encoder_ffn_embed_dim"], 512
-    layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 2 * (2 * width)
-    encoder = (VOCABULARY + positions) * width + 2 * width + size["encoder_layers"] * layer
-    encoder += size["relative_num_buckets"] * size["encoder_attention_heads"]
-    decoder = positions * width + 2 * width + size["decoder_layers"] * layer
-    # The projection to the vocabulary is tied to the embedding and adds its bias alone.
-    head = width * width + width + 2 * width + VOCABULARY
-    check_numbers(architecture, encoder, decoder + head)
-
-
-@pytest.mark.parametrize("architecture", [name for name in SIZES if SIZES[name]["layer"] == "modern"])
-def test_number_of_parameters_of_modern_models_is_that_of_the_sizes(architecture):
-    """No biases, no positions; the first LayerNorm of a stack is that of its embeddings, and the last follows it."""
-    size = SIZES[architecture]
-    width, inner = size["encoder_embed_dim"], size["encoder_ffn_embed_dim"]
-    layer = 4 * width * width + 3 * width * inner + 2 * width
-    stacks = [size[f"{stack}_layers"] * layer + width for stack in ("encoder", "decoder")]
-    head = width * width + width + VOCABULARY
-    check_numbers(architecture, VOCABULARY * width + stacks[0], stacks[1] + head)
-
-
-def check_numbers(architecture: str, encoder: int, pretraining_alone: int) -> None:
-    for pretraining, expected in ((True, encoder + pretraining_alone), (False, encoder)):
-        assert sum(each.numel() for each in model_of(architecture, pretraining).parameters()) == expected

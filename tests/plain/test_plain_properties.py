@@ -1,9 +1,7 @@
 """Properties that the plain model must have by the method's definition, whatever its parameters are."""
 
 import dataclasses
-import math
 import random
-from typing import Any
 
 import pytest
 import torch
@@ -62,23 +60,6 @@ def test_dropping_equals_hiding_keys(relative_buckets: str) -> None:
     for state_dropped, state_full in zip(dropped, full, strict=True):
         torch.testing.assert_close(state_dropped, state_full[sequence.visible_positions], rtol=0, atol=1e-12)
     assert (dropped[-1] - attended[-1][sequence.visible_positions]).abs().max() > 1e-2
-
-
-@BUCKETS
-def test_order_of_visible_tokens_is_free(relative_buckets: str) -> None:
-    config = dataclasses.replace(CONFIG, relative_buckets=relative_buckets)
-    state, sequence = new_state(config), masked_sequence(25, [3, 9, 10, 24])
-    order = list(range(len(sequence.visible_tokens)))
-    random.Random(3).shuffle(order)
-    shuffled = dataclasses.replace(
-        sequence,
-        visible_tokens=[sequence.visible_tokens[row] for row in order],
-        visible_positions=[sequence.visible_positions[row] for row in order],
-    )
-    expected, got = (plain_forward(state, config, [s]) for s in (sequence, shuffled))
-    torch.testing.assert_close(got.encoder_states[0][-1], expected.encoder_states[0][-1][order], rtol=0, atol=1e-12)
-    torch.testing.assert_close(got.decoder_states[0][-1], expected.decoder_states[0][-1], rtol=0, atol=1e-12)
-    torch.testing.assert_close(got.loss, expected.loss, rtol=0, atol=1e-11)
 
 
 def test_encoder_feels_original_positions() -> None:
@@ -194,14 +175,6 @@ def test_loss_is_the_summed_cross_entropy_in_nats() -> None:
     torch.testing.assert_close(output.loss, apart[0] + apart[1], rtol=0, atol=1e-12)
 
 
-def test_equal_scores_cost_ln_v() -> None:
-    state = new_state(CONFIG)
-    state["encoder.embed_tokens.weight"] = torch.zeros(VOCABULARY, WIDTH, dtype=torch.float64)
-    state["lm_head.bias"] = torch.full((VOCABULARY,), 3.0, dtype=torch.float64)
-    output = plain_forward(state, CONFIG, [masked_sequence(9, [1, 5])])
-    assert output.loss.item() == pytest.approx(2 * math.log(VOCABULARY), abs=1e-12)
-
-
 def test_nothing_to_predict() -> None:
     output = plain_forward(new_state(CONFIG), CONFIG, [masked_sequence(5, [])])
     assert output.logits.shape == (0, VOCABULARY) and output.loss.item() == 0
@@ -222,48 +195,3 @@ def test_every_parameter_gets_a_gradient(relative_buckets: str, share: bool) -> 
     if relative_buckets != "none":
         table_gradient = state["encoder.relative_attention_bias.weight"].grad
         assert table_gradient is not None and table_gradient.abs().amax(dim=0).min() > 1e-6  # every head's column
-
-
-def test_gradient_equals_finite_difference() -> None:
-    """Autograd's derivative of the loss along a random direction, checked by a central difference."""
-    state, sequence = new_state(CONFIG), masked_sequence(14, [0, 3, 8])
-    direction = random_state(CONFIG, VOCABULARY, WIDTH, FFN, POSITIONS, seed=8)
-    for parameter in state.values():
-        parameter.requires_grad_()
-    plain_forward(state, CONFIG, [sequence]).loss.backward()
-    slope = 0.0
-    for name, parameter in state.items():
-        assert parameter.grad is not None
-        slope += (parameter.grad * direction[name]).sum().item()
-    step = 1e-5
-    losses = []
-    for sign in (1, -1):
-        moved = {name: value.detach() + sign * step * direction[name] for name, value in state.items()}
-        losses.append(plain_forward(moved, CONFIG, [sequence]).loss.item())
-    assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(slope, rel=1e-6)
-
-
-def test_float32_agrees_with_float64() -> None:
-    sequences = [masked_sequence(15, [4, 7])]
-    losses = [
-        plain_forward(random_state(CONFIG, VOCABULARY, WIDTH, FFN, POSITIONS, 7, dtype), CONFIG, sequences).loss
-        for dtype in (torch.float32, torch.float64)
-    ]
-    assert losses[0].dtype == torch.float32 and losses[1].dtype == torch.float64
-    assert losses[0].item() == pytest.approx(losses[1].item(), abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"visible_positions": [0, 0]}, "given twice"),
-        ({"visible_positions": [0, 3]}, r"outside of 0\.\.2"),
-        ({"predicted_positions": [-1]}, r"outside of 0\.\.2"),
-        ({"decoder_rows": [True]}, "equally long"),
-        ({"targets": []}, "equally long"),
-    ],
-)
-def test_contradictory_sequences(change: dict[str, Any], message: str) -> None:
-    sequence = PlainSequence([4, 5], [0, 2], 3, [True, True], [1], [6])
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(sequence, **change)
