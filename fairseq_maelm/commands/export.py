@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.interop.export.settings import ExportSettings
 from fairseq_maelm.options import add_checkpoint, add_output, add_replace, add_settings, add_vocabulary, settings_of
 
 
@@ -23,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Export, and write the comparison and the folder to standard output."""
+    from fairseq_maelm.interop.export.run import export  # imports torch and fairseq
+
     settings = settings_of(ExportSettings, args)
     done = export(args.checkpoint, args.vocabulary, args.output, settings, args.replace)
     for line in [*(each.describe() for each in done.agreements), *done.remarks]:

@@ -1,6 +1,5 @@
 """Export of a checkpoint to a folder for transformers, or to another fairseq checkpoint."""
 
-import argparse
 import json
 import logging
 import shutil
@@ -27,11 +26,11 @@ from fairseq_maelm.interop.export.complete_folder import (
 )
 from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.model_card import model_card
-from fairseq_maelm.interop.export.target import ARCHITECTURES, FORMATS, Content, choose_content, default_format
+from fairseq_maelm.interop.export.settings import ExportSettings
+from fairseq_maelm.interop.export.target import Content, choose_content, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, open_source_tokenizer
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
-from fairseq_maelm.options import existing_path, option
 
 logger = logging.getLogger(__name__)
 
@@ -39,68 +38,6 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_FILE = "checkpoint_best.pt"
 # The code in folders of the format maelm.
 MODEL_CODE = ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")
-_DATA_TYPES = {"float32": torch.float32, "float16": torch.float16}
-_OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
-
-
-def _format(text: str) -> str:
-    """Return the name of a format, or refuse one that starts from another."""
-    if text == "onnx":
-        raise argparse.ArgumentTypeError(
-            "export --format mpnet, roberta or modernbert, and give the folder to torch.onnx.export; the guide "
-            "examples/export/onnx.md has the lines"
-        )
-    return text
-
-
-@dataclass(frozen=True)
-class ExportSettings:
-    """Options of ``maelm export``."""
-
-    format: str | None = option(
-        None,
-        type=_format,
-        choices=(*FORMATS, "fairseq"),
-        help="format of the folder. mpnet (for T5's buckets 32/128), roberta, xlm-roberta, camembert, bert, distilbert "
-        "and electra (for --relative-buckets none) and modernbert (for the architectures maelm_modern_*) are stock "
-        "models of transformers; maelm is for all models except modern ones, with their code in the folder "
-        "(trust_remote_code=True) or after `import fairseq_maelm.hf`; fairseq is a checkpoint without the optimizer's "
-        "state, with its vocabulary (default: that of the model that was imported, with its ids and its tokenizer's "
-        "files, or the stock model that computes the same, or maelm)",
-    )
-    averaged_weights: bool = option(False, help="export of the average of the weights that --store-ema kept")
-    architecture: str | None = option(
-        None,
-        choices=tuple(ARCHITECTURES),
-        help="architecture of the exported model (default: what the checkpoint was trained for, or the encoder if the "
-        "format cannot represent its prediction of masks)",
-    )
-    head: str | None = option(None, metavar="NAME", help="name of the fine-tuned head to export, if there are several")
-    labels: Path | None = option(
-        None,
-        type=existing_path,
-        metavar="FILE",
-        help="file with names of the head's outputs, one per line (default: the labels in the vocabulary's folder)",
-    )
-    name: str | None = option(None, help="name of the model in its card (default: the folder's name)")
-    license: str | None = option(None, metavar="SPDX", help="license in the card (default: left to be filled in)")
-    dtype: str = option(
-        "float32", choices=tuple(_DATA_TYPES), help="data type of the weights in a folder for transformers"
-    )
-    complete: bool = option(
-        False,
-        help="a folder for transformers with the encoder that is also a checkpoint, with the decoder, heads, options "
-        "and vocabulary: for --checkpoint and `maelm import`",
-    )
-
-    def __post_init__(self) -> None:
-        given = [name for name in _OF_HUGGING_FACE if getattr(self, name) is not None]
-        if self.format == "fairseq" and (self.complete or self.dtype != "float32"):
-            raise ValueError(f"--complete and --dtype are for folders for transformers, not {self.format}: omit them")
-        if self.complete and self.architecture not in (None, "encoder"):
-            raise ValueError("--complete exports the encoder for transformers: omit --architecture")
-        if self.format == "fairseq" and given:
-            raise ValueError(f"--{given[0]} has no effect with --format fairseq: omit it")
 
 
 @dataclass(frozen=True)
@@ -133,7 +70,7 @@ def export(
     with whole_folder(output, "maelm export", replace) as folder:
         source, dtype = (
             load_with_model(checkpoint, vocabulary, settings.averaged_weights),
-            _DATA_TYPES[settings.dtype],
+            getattr(torch, settings.dtype),
         )
         if settings.format == "fairseq":
             return write_checkpoint(source, folder, output)

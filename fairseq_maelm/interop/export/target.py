@@ -11,33 +11,13 @@ from fairseq_maelm.checkpoints.weight_names import FAMILIES, MPNET_BUCKETS
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, FORMATS
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles
 from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
 from fairseq_maelm.text.dictionary import class_names
 
 logger = logging.getLogger(__name__)
-
-# Format -> start of its class names; architecture -> end of the class name.
-FORMATS = {
-    "mpnet": "MPNet",
-    "roberta": "Roberta",
-    "xlm-roberta": "XLMRoberta",
-    "camembert": "Camembert",
-    "bert": "Bert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "modernbert": "ModernBert",
-    "maelm": "Maelm",
-}
-ARCHITECTURES = {
-    "encoder": "Model",
-    "masked-lm": "ForMaskedLM",
-    "sequence-classification": "ForSequenceClassification",
-    "token-classification": "ForTokenClassification",
-    "question-answering": "ForQuestionAnswering",
-}
-AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
 
 _START_AND_END = ("start", "end")
 # The files with labels in folders of fine-tuning data.

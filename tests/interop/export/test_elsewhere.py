@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES
+from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 pytest.importorskip("transformers")

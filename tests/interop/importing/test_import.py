@@ -41,9 +41,9 @@ def mpnet(folder: Path) -> Path:
     return sources.save(folder, "MPNet", tokenizer, tokenizer.get_vocab_size())
 
 
-def xlm_roberta(folder: Path) -> Path:
+def xlm_roberta(folder: Path, **changes: Any) -> Path:
     tokenizer, model = sources.pieces(sources.folder_of(folder))
-    sources.save(folder, "XLMRoberta", tokenizer, tokenizer.get_vocab_size(), type_vocab_size=1)
+    sources.save(folder, "XLMRoberta", tokenizer, tokenizer.get_vocab_size(), type_vocab_size=1, **changes)
     (folder / MODEL_FILE).write_bytes(model)
     return folder
 

@@ -1,0 +1,89 @@
+"""The options of ``maelm export``, and the formats and architectures that they name; the help needs nothing else."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_maelm.options import existing_path, option
+
+# Format -> start of its class names; architecture -> end of the class name.
+FORMATS = {
+    "mpnet": "MPNet",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "modernbert": "ModernBert",
+    "maelm": "Maelm",
+}
+ARCHITECTURES = {
+    "encoder": "Model",
+    "masked-lm": "ForMaskedLM",
+    "sequence-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+}
+AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
+_OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
+
+
+def _format(text: str) -> str:
+    """Return the name of a format, or refuse one that starts from another."""
+    if text == "onnx":
+        raise argparse.ArgumentTypeError(
+            "export --format mpnet, roberta or modernbert, and give the folder to torch.onnx.export; the guide "
+            "examples/export/onnx.md has the lines"
+        )
+    return text
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """Options of ``maelm export``."""
+
+    format: str | None = option(
+        None,
+        type=_format,
+        choices=(*FORMATS, "fairseq"),
+        help="format of the folder. mpnet (for T5's buckets 32/128), roberta, xlm-roberta, camembert, bert, distilbert "
+        "and electra (for --relative-buckets none) and modernbert (for the architectures maelm_modern_*) are stock "
+        "models of transformers; maelm is for all models except modern ones, with their code in the folder "
+        "(trust_remote_code=True) or after `import fairseq_maelm.hf`; fairseq is a checkpoint without the optimizer's "
+        "state, with its vocabulary (default: that of the model that was imported, with its ids and its tokenizer's "
+        "files, or the stock model that computes the same, or maelm)",
+    )
+    averaged_weights: bool = option(False, help="export of the average of the weights that --store-ema kept")
+    architecture: str | None = option(
+        None,
+        choices=tuple(ARCHITECTURES),
+        help="architecture of the exported model (default: what the checkpoint was trained for, or the encoder if the "
+        "format cannot represent its prediction of masks)",
+    )
+    head: str | None = option(None, metavar="NAME", help="name of the fine-tuned head to export, if there are several")
+    labels: Path | None = option(
+        None,
+        type=existing_path,
+        metavar="FILE",
+        help="file with names of the head's outputs, one per line (default: the labels in the vocabulary's folder)",
+    )
+    name: str | None = option(None, help="name of the model in its card (default: the folder's name)")
+    license: str | None = option(None, metavar="SPDX", help="license in the card (default: left to be filled in)")
+    dtype: str = option(
+        "float32", choices=("float32", "float16"), help="data type of the weights in a folder for transformers"
+    )
+    complete: bool = option(
+        False,
+        help="a folder for transformers with the encoder that is also a checkpoint, with the decoder, heads, options "
+        "and vocabulary: for --checkpoint and `maelm import`",
+    )
+
+    def __post_init__(self) -> None:
+        given = [name for name in _OF_HUGGING_FACE if getattr(self, name) is not None]
+        if self.format == "fairseq" and (self.complete or self.dtype != "float32"):
+            raise ValueError(f"--complete and --dtype are for folders for transformers, not {self.format}: omit them")
+        if self.complete and self.architecture not in (None, "encoder"):
+            raise ValueError("--complete exports the encoder for transformers: omit --architecture")
+        if self.format == "fairseq" and given:
+            raise ValueError(f"--{given[0]} has no effect with --format fairseq: omit it")
