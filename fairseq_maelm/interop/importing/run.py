@@ -2,12 +2,13 @@
 
 import logging
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from fairseq_maelm import __version__
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE as COMPLETE_FILE
 from fairseq_maelm.checkpoints.locate import shipped_encoders
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.prepared_folder import whole_folder
@@ -18,18 +19,21 @@ from fairseq_maelm.interop.compare_outputs import (
     compare_tokens,
     comparison_batches,
 )
-from fairseq_maelm.interop.export.run import CHECKPOINT_FILE
+from fairseq_maelm.interop.export.run import CHECKPOINT_FILE, write_checkpoint
 from fairseq_maelm.interop.importing.checkpoint import build_state, fairseq_options, task_options
-from fairseq_maelm.interop.importing.restoring import find_complete, options_of, restore
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.interop.source_files import SourceFiles
+from fairseq_maelm.models.config import MaelmModelConfig
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
 
 logger = logging.getLogger(__name__)
 
 FACTS_FILE = "import.json"
+# The options of the encoder's view in pretraining.
+_VIEW = ("masked_input", "encoder_mask_fraction", "encoder_positions")
 
 
 class Imported(NamedTuple):
@@ -75,7 +79,7 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
         ValueError: the source cannot be imported exactly; no files are left behind.
     """
     with whole_folder(output, "maelm import") as folder:
-        if (complete := find_complete(path)) is not None:
+        if (complete := _find_complete(path)) is not None:
             return _restore(complete, folder, name or path.name)._replace(folder=output)
         # Each kind of source needs a large library.
         if path.is_file():
@@ -96,16 +100,27 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
     return imported._replace(folder=output)
 
 
+def _find_complete(path: Path) -> Path | None:
+    """Return the checkpoint.json in a folder, or of the encoder with this name that comes with the package, if any."""
+    if path.exists():
+        return path / COMPLETE_FILE if (path / COMPLETE_FILE).is_file() else None
+    return shipped_encoders().get(str(path))
+
+
 def _restore(checkpoint: Path, folder: Path, name: str) -> Imported:
-    model, task = options_of(restore(checkpoint, folder))
-    facts = {
-        "source": name,
-        "kind": "folder of maelm export --complete",
-        "model_options": model,
-        "task_options": task,
-        "fairseq_maelm": __version__,
-    }
-    write_json(folder / FACTS_FILE, facts)
+    """Write the checkpoint of a checkpoint.json and its vocabulary to a folder for fairseq."""
+    source = load_with_model(checkpoint)
+    write_checkpoint(source, folder, folder)
+    if (folder / MODEL_FILE).is_file():
+        # It was made from the sentencepiece model for transformers.
+        (folder / TOKENIZER_FILE).unlink(missing_ok=True)
+    config = source.checkpoint.config
+    defaults: dict[str, Any] = {name: field.default for name, field in MaelmModelConfig.__dataclass_fields__.items()}
+    declared = [name for name, value in defaults.items() if not name.startswith("_") and "${" not in str(value)]
+    view = {name: config.task[name] for name in _VIEW if config.task.get(name) is not None}
+    model, task = fairseq_options({name: config.model[name] for name in declared}), task_options(view)
+    facts = {"source": name, "kind": "folder of maelm export --complete", "model_options": model, "task_options": task}
+    write_json(folder / FACTS_FILE, {**facts, "fairseq_maelm": __version__})
     return Imported(folder, [], model, task, reads_text=True)
 
 

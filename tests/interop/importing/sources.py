@@ -97,7 +97,7 @@ def pieces(folder: Path) -> tuple[Any, bytes]:
 
 
 def save(folder: Path, family: str, tokenizer: Any, rows: int, names: dict[str, str] = NAMES, **changes: Any) -> Path:
-    """Write a masked language model with random weights, of deviation ``scale``, and its tokenizer by transformers."""
+    """Write a masked language model with random weights (matrices of deviation ``scale``), by transformers."""
     scale = changes.pop("scale", 0.3)
     folder.mkdir(parents=True, exist_ok=True)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=40)
@@ -107,7 +107,7 @@ def save(folder: Path, family: str, tokenizer: Any, rows: int, names: dict[str, 
     model = getattr(transformers, f"{family}ForMaskedLM")(config)
     for parameter in model.parameters():
         # This scale makes all parts of the model larger than rounding errors.
-        parameter.data = torch.randn_like(parameter) * scale
+        parameter.data = torch.randn_like(parameter) * (scale if parameter.dim() > 1 else 0.3)
     model.save_pretrained(folder)
     return folder
 

@@ -41,7 +41,7 @@ def test_states_and_scores_agree_and_weights_come_back(
     assert [each.what for each in imported.agreements] == ["hidden states", "masked-lm scores"]
     for each in imported.agreements:
         logger.info("%s: %s", name, each.describe())
-        assert each.difference <= 1e-5 * each.size and each.size > 1.0
+        assert each.difference <= 1e-5 * each.size and each.size > 0.5
     export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "folder", ExportSettings())
     before, after = weights_of(folder), weights_of(tmp_path / "folder")
     assert before.keys() == after.keys() and all(torch.equal(weight, after[key]) for key, weight in before.items())
