@@ -3,15 +3,19 @@
 import hashlib
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 
-from end_to_end.toy import TINY_TRAINING, run, train_log
+from end_to_end.toy import COMMANDS, TINY_TRAINING, USER_DIR, command_environment, run, train_log
 
 # The end-of-sentence symbol alone stands between documents.
 BLANK_LINE = torch.tensor([2])
@@ -132,3 +136,25 @@ def refusals(output: str) -> list[str]:
 def logged(output: str, words: str) -> list[str]:
     """The lines of a log that contain some words."""
     return [line for line in output.splitlines() if words in line]
+
+
+def start(command: list[Any], log: Path) -> "subprocess.Popen[bytes]":
+    """Start a command of fairseq-train and leave it running."""
+    name, *words = map(str, command)
+    with open(log, "wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, str(COMMANDS / name), "--user-dir", str(USER_DIR), *words],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=command_environment(),
+            cwd=log.parent,
+        )
+
+
+def wait_until(reached: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path) -> None:
+    for _ in range(12_000):
+        if reached():
+            return
+        assert process.poll() is None, log.read_text(encoding="utf-8")[-3000:]
+        time.sleep(0.02)
+    pytest.fail(log.read_text(encoding="utf-8")[-3000:])

@@ -4,22 +4,18 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from end_to_end.small import cut, differences, results, training, updates
-from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run, train_log
+from end_to_end.small import LAST, cut, differences, results, start, training, updates, wait_until
+from end_to_end.toy import run
 
 # 10 batches of 16 make an epoch, so a run of 24 updates ends in the middle of the third.
 UPDATES = 24
 MIDDLE, END_OF_EPOCH = 14, 10
-LAST = "checkpoint_last.pt"
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +62,15 @@ def test_resumed_at_the_end_of_an_epoch(data, uninterrupted, tmp_path):
 
 
 def test_resumed_after_kill_9_at_a_random_moment(data, uninterrupted, tmp_path):
-    words = [str(word) for word in training(data, tmp_path, "--max-update", UPDATES, "--save-interval-updates", 3)]
+    words = training(data, tmp_path, "--max-update", UPDATES, "--save-interval-updates", 3)
     # Late enough for a first save, early enough for the kill to come before the end.
     after, moment = random.Random().randint(4, 12), random.Random().uniform(0.0, 0.1)
     log = tmp_path / "killed.log"
-    with open(log, "w", encoding="utf-8") as stream:
-        command = [sys.executable, str(COMMANDS / words[0]), "--user-dir", str(USER_DIR), *words[1:]]
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, env=command_environment(), cwd=tmp_path
-        )
-        wait_for_update(process, log, after)
-        time.sleep(moment)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    process = start(words, log)
+    wait_until(lambda: max(numbers(log.read_text(encoding="utf-8")), default=0) >= after, process, log)
+    time.sleep(moment)
+    process.kill()
+    process.wait()
     reached = numbers(log.read_text(encoding="utf-8"))[-1]
     killed = f"killed {moment:.3f} s after update {after} was logged, the last one was {reached}"
     assert process.returncode == -signal.SIGKILL, killed
@@ -92,17 +84,6 @@ def test_resumed_after_kill_9_at_a_random_moment(data, uninterrupted, tmp_path):
 def numbers(output: str) -> list[float]:
     """The numbers of the logged updates; an epoch's own entry has none."""
     return [entry["num_updates"] for entry in updates(output) if "num_updates" in entry]
-
-
-def wait_for_update(process: subprocess.Popen[Any], log: Path, update: int) -> None:
-    """Wait until a running training has logged an update."""
-    for _ in range(6000):
-        entries = train_log(log.read_text(encoding="utf-8"))
-        if any(entry.get("num_updates", 0) >= update for entry in entries):
-            return
-        assert process.poll() is None, log.read_text(encoding="utf-8")[-3000:]
-        time.sleep(0.02)
-    pytest.fail(f"update {update} was not reached:\n{log.read_text(encoding='utf-8')[-3000:]}")
 
 
 def test_the_comparison_sees_differences(stopped):

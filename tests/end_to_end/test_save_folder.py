@@ -3,10 +3,6 @@
 import json
 import shutil
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +20,13 @@ from end_to_end.small import (
     narrow,
     refusals,
     results,
+    start,
     updates,
+    wait_until,
 )
 from end_to_end.test_distributed import run_ranks
-from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run, train_log
+from end_to_end.toy import run, train_log
 from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE
-
-
-def start(command: list[Any], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a command of fairseq-train and leave it running."""
-    name, *words = map(str, command)
-    with open(log, "wb") as stream:
-        return subprocess.Popen(
-            [sys.executable, str(COMMANDS / name), "--user-dir", str(USER_DIR), *words],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=command_environment(),
-            cwd=log.parent,
-        )
-
-
-def wait_until(reached: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path) -> None:
-    for _ in range(12_000):
-        if reached():
-            return
-        assert process.poll() is None, log.read_text(encoding="utf-8")[-3000:]
-        time.sleep(0.02)
-    pytest.fail(log.read_text(encoding="utf-8")[-3000:])
 
 
 def test_a_second_run_is_told_who_has_the_folder(data, tmp_path):
