@@ -94,10 +94,6 @@ def test_every_view_of_masked_positions(family, view, attention):
     assert_loss_equals_that_of_the_logits(model, net_input, target, 1e-10)
 
 
-def test_single_precision():
-    assert_loss_equals_that_of_the_logits(model_of(), *batch(*PADDED), 1e-5)
-
-
 @settings(max_examples=25)
 @given(data=st.data())
 def test_any_lengths_and_masks(data):
