@@ -6,7 +6,7 @@ would import torch and fairseq: programs that pass our names to fairseq's functi
 first.
 
 Modules to register are found by their paths: they are in folders with fairseq's names, or, for downstream tasks, in
-files called task.py and criterion.py. To add or remove a downstream task, add or remove its folder.
+files called task.py. To add or remove a downstream task, add or remove its folder.
 """
 
 import importlib
@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-# Folders of modules to register, and names of such modules in all other folders.
+# Folders of modules to register; in all other folders, task.py is such a module.
 FOLDERS = ("models", "tasks", "criterions", "optim")
-FILES = ("task.py", "criterion.py")
 
 _begun = False
 
@@ -24,7 +23,7 @@ _begun = False
 def registering_modules() -> Iterator[str]:
     """Yield the dotted names of the modules that register something when they are imported."""
     found = [path for folder in FOLDERS for path in sorted((_PACKAGE / folder).glob("[!_]*.py"))]
-    found += [path for name in FILES for path in sorted(_PACKAGE.rglob(name))]
+    found += [path for path in sorted(_PACKAGE.rglob("task.py"))]
     for path in found:
         yield ".".join([__package__, *path.relative_to(_PACKAGE).with_suffix("").parts])
 

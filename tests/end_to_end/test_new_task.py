@@ -6,11 +6,17 @@ from pathlib import Path
 from end_to_end.toy import ROOT, USER_DIR, run
 
 TASK = '''
-"""The task of telling topics apart."""
+"""The task of telling topics apart, and its loss."""
 
+from fairseq.criterions import register_criterion
 from fairseq.tasks import register_task
 
-from fairseq_maelm.finetuning.sentences.task import SentencesTask, SentencesTaskConfig
+from fairseq_maelm.finetuning.sentences.task import (
+    SentencesCriterion,
+    SentencesCriterionConfig,
+    SentencesTask,
+    SentencesTaskConfig,
+)
 
 
 @register_task("maelm_topics", dataclass=SentencesTaskConfig)
@@ -18,13 +24,6 @@ class TopicsTask(SentencesTask):
     """Classify sentences under another name."""
 
     name = "maelm_topics"
-'''
-CRITERION = '''
-"""The loss of the task."""
-
-from fairseq.criterions import register_criterion
-
-from fairseq_maelm.finetuning.sentences.criterion import SentencesCriterion, SentencesCriterionConfig
 
 
 @register_criterion("maelm_topics", dataclass=SentencesCriterionConfig)
@@ -46,13 +45,13 @@ print(task.name, criterion.__name__, "maelm_topics" in loadable_tasks())
 
 def test_a_task_is_added_by_one_folder(tmp_path: Path) -> None:
     """The task and its loss are found by fairseq, and by what opens checkpoints."""
-    said = "a folder of `finetuning/` with `task.py` and `criterion.py`, and nothing else"
+    said = "a folder of `finetuning/` with `task.py`, and nothing else"
     assert said in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     package = tmp_path / "copy" / "fairseq_maelm"
     shutil.copytree(USER_DIR, package, ignore=shutil.ignore_patterns("__pycache__", "pretrained"))
     added = package / "finetuning" / "topics"
     added.mkdir()
-    for name, text in (("__init__", '"""Topics."""\n'), ("task", TASK), ("criterion", CRITERION)):
+    for name, text in (("__init__", '"""Topics."""\n'), ("task", TASK)):
         (added / f"{name}.py").write_text(text.lstrip(), encoding="utf-8")
     program = ["python", "-c", USE.format(folder=str(package))]
     assert "maelm_topics TopicsCriterion True" in run(program, environment={"PYTHONPATH": str(package.parent)})

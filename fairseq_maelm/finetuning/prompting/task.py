@@ -1,4 +1,4 @@
-"""The task of prompting: labels are the words that the model predicts at a template's mask (paper, appendix E)."""
+"""The task of prompting, by the words predicted at a template's mask (paper, appendix E), and its criterion."""
 
 import logging
 import os
@@ -9,10 +9,12 @@ from typing import Any, Optional
 
 import numpy as np
 import torch
+from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
+from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_maelm.corpus.tables import read_table
@@ -20,19 +22,17 @@ from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.fairseq_fixes.private import remember
-from fairseq_maelm.finetuning.dataset_metrics import log_predictions
-from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
+from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
+from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
-from fairseq_maelm.finetuning.prompting.scoring import prompt_input
+from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
 from fairseq_maelm.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["PromptDataset", "PromptTask", "PromptTaskConfig", "prompt_criterion"]
 
 _AS_PRETRAINED = "as_pretrained"
 _COMPLETED = ("prompt", "masked_input", "encoder_mask_fraction", "encoder_positions", "finetune_from_model")
@@ -222,3 +222,22 @@ class PromptTask(EncoderTask):
     def target_dictionary(self) -> Dictionary:
         """The vocabulary of predictions, which is that of the input."""
         return self.dictionary
+
+
+@register_criterion("maelm_prompt", dataclass=NoOptions)
+class PromptCriterion(FineTuningCriterion):
+    """Cross-entropy over the label words, or a divergence for regression; see ``prompt_loss``.
+
+    It logs ``loss`` in bits per example. In validation its outputs also contain the labels and predictions of examples,
+    from which the task computes the prompt's metrics.
+    """
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the loss in nats, summed over B examples; B, by which gradients are divided; and the values to log."""
+        prompter = self.task.prompter
+        logits, _ = model(**sample["net_input"])
+        scores = label_scores(logits, prompter.pieces)
+        loss = prompt_loss(scores, sample["target"], prompter.prompt.bounds)
+        predicted = predictions(scores, prompter.prompt.bounds)
+        rows: dict[str, Any] = {} if model.training else example_rows(sample, sample["target"], predicted)
+        return self.result(sample, loss, sample["nsentences"], **rows)

@@ -1,25 +1,28 @@
-"""The task of classifying or scoring sentences and pairs of sentences."""
+"""The task of classifying or scoring sentences and pairs of sentences, and its criterion."""
 
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
+from torch import Tensor
 
 from fairseq_maelm.fairseq_fixes.private import remember
+from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
+from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions
 from fairseq_maelm.finetuning.sentence_data import HEAD
-from fairseq_maelm.finetuning.sentences.criterion import SentencesCriterion
+from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import class_names, load_dictionary
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["SentencesCriterion", "SentencesTask", "SentencesTaskConfig"]
 
 _LABELS = "label/dict.txt"
 
@@ -85,3 +88,64 @@ class SentencesTask(EncoderTask):
                 "%s: %s examples are longer than %d tokens and are truncated", split, f"{dataset.cut:,}", limit
             )
         self.datasets[split] = dataset
+
+
+@dataclass
+class SentencesCriterionConfig(FairseqDataclass):
+    """Options of the criterion."""
+
+    positive_label: str = field(
+        default="",
+        metadata={
+            "help": "label that counts as positive in F1, for tasks with two labels; by default the label 1 or "
+            "entailment, if there is one"
+        },
+    )
+
+
+@register_criterion("maelm_sentences", dataclass=SentencesCriterionConfig)
+class SentencesCriterion(FineTuningCriterion):
+    """Cross-entropy of classes, or the squared error of a number.
+
+    It logs ``loss`` (bits per example, or mean squared error) and ``accuracy`` of classes. For a whole validation set
+    it also logs ``mcc``, ``f1`` if one of two labels is positive, or ``pearson`` and ``spearman`` of numbers, all in
+    percent.
+    """
+
+    def __init__(self, cfg: SentencesCriterionConfig, task: Any) -> None:
+        super().__init__(task)
+        self.regression = task.label_dictionary is None
+        labels = [] if self.regression else class_names(task.label_dictionary)
+        wanted = cfg.positive_label
+        if wanted and (len(labels) != 2 or wanted not in labels):
+            raise ValueError(
+                f"--positive-label {wanted} must be one of two labels, but the data have {', '.join(labels)}"
+            )
+        self.positive = labels.index(wanted) if wanted else positive_class(labels)
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the loss of B examples, summed in nats or as squared errors; B; and the values to log."""
+        if "target" not in sample:
+            raise ValueError("this split has no labels to validate on: `maelm predict` predicts it")
+        scores, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)
+        target, scores = sample["target"].view(-1), scores.float()
+        correct, rows = None, {}
+        if self.regression:
+            predictions = scores.view(-1)
+            loss = F.mse_loss(predictions, target.float(), reduction="sum")
+        else:
+            predictions = scores.argmax(dim=-1)
+            loss = F.cross_entropy(scores, target, reduction="sum")
+            correct = (predictions == target).sum() if model.training else None
+        if not model.training:
+            rows = {"positive": self.positive, **example_rows(sample, target, predictions)}
+        return self.result(sample, loss, len(target), correct, squares=self.regression, **rows)
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log the loss of all batches and ranks, and the metrics of a whole validation set."""
+        super().reduce_metrics(logging_outputs)
+        validated = [output for output in logging_outputs if "ids" in output]
+        if validated:
+            positive = validated[0]["positive"]
+            log_predictions(validated, metric_names(validated[0]["squares"], positive), positive)

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD
 from fairseq_maelm.finetuning.squad.dataset import SquadDataset
 from fairseq_maelm.finetuning.squad.prepare import build_split
 from fairseq_maelm.finetuning.squad.reading import Question, SquadFile
 from fairseq_maelm.finetuning.squad.spans import window_rows
+from fairseq_maelm.finetuning.squad.task import SPAN_HEAD
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.text.cleaning import checked_text, checked_texts

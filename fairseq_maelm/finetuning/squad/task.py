@@ -1,4 +1,4 @@
-"""The task of question answering: an answer is a span of a context, or there is no answer."""
+"""The task of question answering, where an answer is a span of a context or missing, and its criterion."""
 
 import logging
 import math
@@ -8,24 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
+from torch import Tensor
 
 from fairseq_maelm.data.token_files import check_array
+from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
 from fairseq_maelm.finetuning.dataset_metrics import log_collected
-from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD, SquadCriterion
-from fairseq_maelm.finetuning.squad.dataset import SPECIAL_TOKENS, SquadDataset
+from fairseq_maelm.finetuning.squad.dataset import NO_TARGET, SPECIAL_TOKENS, SquadDataset
 from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, metric_names, raw_scores, squad_metrics
-from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds
+from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds, window_rows
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["SquadCriterion", "SquadTask", "SquadTaskConfig"]
+SPAN_HEAD = "span_head"
 
 # Minimum number of pieces of context in a window with the longest question.
 _SMALLEST_WINDOW = 8
@@ -152,3 +156,36 @@ class SquadTask(EncoderTask):
             return squad_metrics(raw, version)
         threshold = self.cfg.null_threshold if threshold is None else threshold
         return squad_metrics(raw, version, null_odds(best), threshold)
+
+
+@register_criterion("maelm_squad", dataclass=NoOptions)
+class SquadCriterion(FineTuningCriterion):
+    """The mean cross-entropy of an answer's first and last token, summed over windows.
+
+    The softmax is over ``<s>``, which stands for no answer, and the tokens of the context. It logs ``loss`` in bits per
+    window and ``span_accuracy``, the percentage of windows whose first and last token both score highest. The task,
+    which has the texts, logs the metrics of answers.
+    """
+
+    accuracy = "span_accuracy"
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
+        """Compute the loss of B windows.
+
+        Returns:
+            the loss in nats, summed over windows that have a target; their number, by which fairseq divides the
+            gradient; and the values to log, in validation with the best answer <WINDOW_DTYPE>[B] of every window.
+        """
+        logits, _ = model(**sample["net_input"], classification_head_name=SPAN_HEAD)
+        allowed = sample["context_mask"].clone()
+        allowed[:, 0].fill_(True)
+        scores, target = logits.float().masked_fill(~allowed[..., None], -torch.inf), sample["target"]
+        # [2 B, S]: the first and the last token are separate examples.
+        sides = scores.transpose(1, 2).flatten(0, 1)
+        loss = 0.5 * F.cross_entropy(sides, target.flatten(), ignore_index=NO_TARGET, reduction="sum")
+        correct = (scores.argmax(dim=1) == target).all(dim=1).sum()
+        found = {}
+        if not model.training:
+            windows = window_rows(logits, sample, self.task.cfg, kept=1)[:, 0]
+            found = {"split": sample["split"], "windows": windows}
+        return self.result(sample, loss, sample["located"], correct, **found)

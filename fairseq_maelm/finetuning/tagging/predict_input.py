@@ -10,10 +10,10 @@ from typing import Any
 from fairseq_maelm.files.conll import LabeledFile, add_layout_arguments, layout_of, read, relabeled
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
-from fairseq_maelm.finetuning.tagging.criterion import HEAD
 from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_words
 from fairseq_maelm.finetuning.tagging.schemes import convert, score
+from fairseq_maelm.finetuning.tagging.task import HEAD
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.options import UsageError

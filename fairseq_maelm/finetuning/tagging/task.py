@@ -1,4 +1,4 @@
-"""The task of token labeling: a label for each word of a sentence."""
+"""The task of token labeling, a label for each word of a sentence, and its criterion."""
 
 import logging
 from collections import defaultdict
@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
+from torch import Tensor
 
 from fairseq_maelm.data.token_files import check_array
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
 from fairseq_maelm.finetuning.dataset_metrics import log_collected
-from fairseq_maelm.finetuning.tagging.criterion import HEAD, TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import ACCURACY, ENTITY_METRICS, score
@@ -24,7 +28,7 @@ from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["TaggingTaskConfig", "TaggingCriterion", "TaggingTask"]
+HEAD = "tagging_head"
 
 
 @dataclass
@@ -109,3 +113,46 @@ class TaggingTask(EncoderTask):
             gold[sentence] += names[own].tolist()
             predicted[sentence] += names[other].tolist()
         return score(list(gold.values()), list(predicted.values()), self.settings.has_entities)
+
+
+def window_rows(logging_outputs: list[dict[str, Any]]) -> list[tuple[int, Any]]:
+    """Return for each window its number and that of its sentence, and its labels and predictions [words]."""
+    rows: list[tuple[int, Any]] = []
+    for output in logging_outputs:
+        if "predictions" in output:
+            windows, sentences, words, labels, predicted = output["predictions"]
+            ends = np.cumsum(words[:-1], dtype=np.int64)
+            columns = (sentences.tolist(), np.split(labels, ends), np.split(predicted, ends))
+            rows += zip(windows.tolist(), zip(*columns))
+    return rows
+
+
+@register_criterion("maelm_tagging", dataclass=NoOptions)
+class TaggingCriterion(FineTuningCriterion):
+    """Cross-entropy of the labels at the first pieces of words, summed over words.
+
+    It logs ``loss`` in bits per word and, in training, ``accuracy`` of words in percent. In validation the task logs
+    accuracy and the metrics of entities for the whole set, from the predictions that this criterion collects.
+    """
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
+        """Compute the loss of one batch of ``TaggingDataset``.
+
+        Returns:
+            the loss in nats, summed over words; their number, by which fairseq divides the gradient; and the values to
+            log. In validation, both the loss and the number leave out words whose label is not in the training file.
+        """
+        logits, _ = model(**sample["net_input"], classification_head_name=HEAD)
+        logits = logits.flatten(0, 1).index_select(0, sample["rows"]).float()
+        target, labels = sample["target"], logits.shape[1]
+        loss = F.cross_entropy(logits, target, reduction="sum", ignore_index=labels)
+        predicted = logits.argmax(dim=1)
+        if model.training:
+            return self.result(sample, loss, target.numel(), (predicted == target).sum())
+        # Few bytes, because ranks exchange them. The number after the last label stands for labels that are not in the
+        # training file.
+        label_type = torch.uint8 if labels < 256 else torch.int32
+        types = (torch.int32, torch.int32, torch.int32, label_type, label_type)
+        columns = (sample["id"], sample["sentence"], sample["words"], target, predicted)
+        found = tuple(column.to(kind).cpu().numpy() for column, kind in zip(columns, types))
+        return self.result(sample, loss, int((target < labels).sum()), predictions=found)

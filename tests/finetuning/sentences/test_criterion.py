@@ -10,7 +10,7 @@ import torch
 from fairseq.data import Dictionary
 from support import logged_metrics
 
-from fairseq_maelm.finetuning.sentences.criterion import SentencesCriterion, SentencesCriterionConfig
+from fairseq_maelm.finetuning.sentences.task import SentencesCriterion, SentencesCriterionConfig
 from fairseq_maelm.text.dictionary import class_names
 
 
@@ -44,7 +44,13 @@ def outputs(
     """The logging outputs of batches of the given examples."""
     model = Model().train(training)
     samples = [
-        {"id": torch.tensor(ids), "net_input": {"src_tokens": scores[ids]}, "target": targets[ids], "ntokens": 3}
+        {
+            "id": torch.tensor(ids),
+            "net_input": {"src_tokens": scores[ids]},
+            "target": targets[ids],
+            "ntokens": 3,
+            "nsentences": len(ids),
+        }
         for ids in batches
     ]
     return [criterion(model, sample)[2] for sample in samples]

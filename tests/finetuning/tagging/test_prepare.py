@@ -14,11 +14,10 @@ from support import logged_metrics
 from text.vocabularies import KINDS
 
 from fairseq_maelm.files.conll import Layout
-from fairseq_maelm.finetuning.tagging.criterion import TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import score
-from fairseq_maelm.finetuning.tagging.task import TaggingTask
+from fairseq_maelm.finetuning.tagging.task import TaggingCriterion, TaggingTask, window_rows
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import open_encoder
 

@@ -1,0 +1,62 @@
+"""What the criterions of fine-tuning share: logging outputs, the loss in bits, and the accuracy in training."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fairseq.criterions import FairseqCriterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+
+@dataclass
+class NoOptions(FairseqDataclass):
+    """No options. Without this class, fairseq would store the whole command line in checkpoints instead."""
+
+
+class FineTuningCriterion(FairseqCriterion):
+    """A loss that is summed over examples, words or windows, by whose number fairseq divides the gradient.
+
+    It logs ``loss`` in bits, and the percentage of correct predictions if the logging outputs count them.
+    """
+
+    accuracy: ClassVar[str] = "accuracy"
+
+    def result(
+        self, sample: dict[str, Any], loss: Tensor, size: int, correct: Tensor | None = None, **more: Any
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return what ``forward`` returns for a batch: the loss, its number of terms, and the values to log.
+
+        Args:
+            sample: the batch.
+            loss: the loss in nats, summed over its terms.
+            size: number of terms.
+            correct: number of correct predictions, if their percentage is logged.
+            more: further values to log; ``squares=True`` if the loss is not in nats.
+        """
+        output = {"loss": loss.detach(), "sample_size": size, "ntokens": sample["ntokens"], **more}
+        output["nsentences"] = sample["nsentences"]
+        if correct is not None:
+            output["ncorrect"] = correct
+        return loss, size, output
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Sum the metrics of all batches and ranks, and log them."""
+        size, loss, correct = (
+            sum(float(output.get(name, 0)) for output in logging_outputs)
+            for name in ("sample_size", "loss", "ncorrect")
+        )
+        # No window of a batch may have a target.
+        if not size:
+            return
+        squares = any(output.get("squares") for output in logging_outputs)
+        metrics.log_scalar("loss", loss / size / (1.0 if squares else math.log(2)), size, round=4)
+        if any("ncorrect" in output for output in logging_outputs):
+            metrics.log_scalar(cls.accuracy, 100.0 * correct / size, size, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Return False, because in validation they contain predictions."""
+        return False
