@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 
-from fairseq_maelm.finetuning.encoder_options import read_encoder
+from fairseq_maelm.finetuning.train_command import read_encoder
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.config import complete_config
 from fairseq_maelm.models.sizes import SIZES

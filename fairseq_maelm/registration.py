@@ -23,7 +23,7 @@ _begun = False
 def registering_modules() -> Iterator[str]:
     """Yield the dotted names of the modules that register something when they are imported."""
     found = [path for folder in FOLDERS for path in sorted((_PACKAGE / folder).glob("[!_]*.py"))]
-    found += [path for path in sorted(_PACKAGE.rglob("task.py"))]
+    found += sorted(_PACKAGE.rglob("task.py"))
     for path in found:
         yield ".".join([__package__, *path.relative_to(_PACKAGE).with_suffix("").parts])
 

@@ -3,10 +3,9 @@
 import argparse
 import json
 import sys
+from typing import Any
 
-from fairseq_maelm.finetuning.predicted import hub_of
-from fairseq_maelm.finetuning.squad.inference import SpanAnswer, answer_questions, choose
-from fairseq_maelm.finetuning.squad.predict_input import add_threshold
+from fairseq_maelm.finetuning.kinds import add_threshold
 from fairseq_maelm.options import add_checkpoint, add_device, add_json, add_vocabulary, existing_path
 
 
@@ -28,6 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the answers to standard output; as JSON, one line per question with all answers that were found."""
+    # These import torch and fairseq.
+    from fairseq_maelm.finetuning.predicted import hub_of
+    from fairseq_maelm.finetuning.squad.inference import answer_questions, choose
+
     try:
         # Line ends are kept, because offsets count every character of the file.
         text = args.text.read_bytes().decode("utf-8")
@@ -44,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
             sys.stdout.write(f"{question}\n    {_describe(chosen)}\n")
 
 
-def _describe(chosen: SpanAnswer) -> str:
+def _describe(chosen: Any) -> str:
     if chosen.begin < 0:
         return f"no answer  (probability {chosen.probability:.3f})"
     place = f"characters {chosen.begin} to {chosen.end}, probability {chosen.probability:.3f}"

@@ -8,11 +8,9 @@ from fairseq_maelm.commands.training_run import add_run_arguments, after_interru
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.doubtful_results import warn_about_training
-from fairseq_maelm.finetuning.encoder_options import read_encoder
+from fairseq_maelm.finetuning.kinds import KINDS
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipe
-from fairseq_maelm.finetuning.train_command import count_updates, run_options, train_words
 from fairseq_maelm.options import UsageError, add_checkpoint, add_output, add_seed, existing_path, number
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 from fairseq_maelm.training.options import (
     add_machine_arguments,
     count_gpus,
@@ -65,6 +63,9 @@ def run(args: argparse.Namespace) -> None:
         FileNotFoundError: the task is not a prepared folder.
         ValueError: the task, the checkpoint and the recipe do not fit together.
     """
+    # Imports torch and fairseq.
+    from fairseq_maelm.finetuning.train_command import count_updates, read_encoder, run_options, train_words
+
     machine = machine_of(count_gpus(args.gpus, 1, args.dry_run), args.precision)
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)))
     encoder = read_encoder(args.checkpoint)
@@ -92,15 +93,9 @@ def run(args: argparse.Namespace) -> None:
 def default_recipe(folder: Path) -> str:
     """Return the name of the recipe for a prepared folder; raise a FileNotFoundError for any other folder."""
     manifest: dict[str, Any] = read_json(folder / MANIFEST_FILE) if (folder / MANIFEST_FILE).is_file() else {}
-    if manifest.get("task") in names_in(RECIPES):
-        return str(manifest["task"])
-    if (folder / "input0" / "train.idx").is_file():
-        return "sentences" if (folder / "label" / DICTIONARY_FILE).is_file() else "sentences_regression"
-    kind = manifest.get("kind")
-    if kind == "tagging":
-        return "tagging" if manifest["tagging"]["scheme"] == "plain" else "tagging_entities"
-    if kind == "squad" and "valid" in manifest["splits"]:
-        return "squad" if manifest["splits"]["valid"]["version"] == "1.1" else "squad2"
+    for kind in KINDS.values():
+        if recipe := kind.recipe(folder, manifest):
+            return recipe
     raise FileNotFoundError(
         f"{folder} is not a prepared task: make one with `maelm prepare sentences`, glue, squad or tagging"
     )

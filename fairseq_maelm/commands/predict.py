@@ -1,7 +1,4 @@
-"""The sub-command ``maelm predict``: predictions of fine-tuned checkpoints of all kinds.
-
-Each kind of fine-tuning has a module with ``add_input_arguments(parser)`` and ``predict_input(args)``.
-"""
+"""The sub-command ``maelm predict``, for all kinds of fine-tuning."""
 
 import argparse
 import contextlib
@@ -11,15 +8,10 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 
 from fairseq_maelm.files.atomic import refuse_existing, write_bytes
 from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
-from fairseq_maelm.finetuning.prompting import predict_input as prompting
-from fairseq_maelm.finetuning.sentences import predict_input as sentences
-from fairseq_maelm.finetuning.squad import predict_input as squad
-from fairseq_maelm.finetuning.tagging import predict_input as tagging
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.finetuning.kinds import KINDS
 from fairseq_maelm.options import (
     UsageError,
     add_batch_size,
@@ -33,16 +25,6 @@ from fairseq_maelm.options import (
 logger = logging.getLogger(__name__)
 
 STANDARD_INPUT = Path("-")
-
-# Task -> the modules whose options it accepts; the first one predicts.
-_KINDS: dict[str, tuple[ModuleType, ...]] = {
-    "maelm_sentences": (sentences,),
-    "sentence_prediction": (sentences,),
-    "maelm_squad": (squad,),
-    "maelm_tagging": (tagging,),
-    "maelm_prompt": (prompting, sentences),
-    "maelm": (prompting, sentences),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,29 +53,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_batch_size(parser)
     add_device(parser)
     options = {}
-    for kind in (sentences, squad, tagging, prompting):
+    for name, kind in KINDS.items():
         declared = len(parser._actions)
-        kind.add_input_arguments(parser)
-        options[kind] = parser._actions[declared:]
+        kind.add_options(parser)
+        options[name] = parser._actions[declared:]
     parser.set_defaults(options_of_kinds=options)
 
 
 def run(args: argparse.Namespace) -> None:
     """Write predictions to the output, and metrics to standard output."""
     refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
+    from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # imports torch
+
     task = read_checkpoint(args.checkpoint).task_name
-    if task not in _KINDS:
-        raise ValueError(f"{args.checkpoint} is a checkpoint of the task {task}: give one of {', '.join(_KINDS)}")
+    name = next((name for name, kind in KINDS.items() if task in kind.tasks), None)
+    if name is None:
+        known = ", ".join(task for kind in KINDS.values() for task in kind.tasks)
+        raise ValueError(f"{args.checkpoint} is a checkpoint of the task {task}: give one of {known}")
     if args.prompt is None and task == "maelm":
         raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
-    _refuse_options_of_other_kinds(args, task)
+    _refuse_options_of_other_kinds(args, name, task)
     args.checkpoint = args.checkpoint.absolute()
     own = args.input if args.input.is_dir() else args.checkpoint.parent
     args.vocabulary = (args.vocabulary or own).absolute()
     with contextlib.ExitStack() as stack:
         if args.input == STANDARD_INPUT:
             args.input = _stored_input(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        predicted = _KINDS[task][0].predict_input(args)
+        predicted = KINDS[name].predict_input(args)
     if args.report and not predicted.right:
         raise UsageError("--report needs an input with right labels")
     if args.output is None:
@@ -120,11 +106,13 @@ def _stored_input(folder: Path) -> Path:
     return path
 
 
-def _refuse_options_of_other_kinds(args: argparse.Namespace, task: str) -> None:
-    for kind, actions in args.options_of_kinds.items():
-        for action in actions:
-            if kind not in _KINDS[task] and getattr(args, action.dest) != action.default:
-                tasks = ", ".join(name for name, kinds in _KINDS.items() if kind in kinds)
+def _refuse_options_of_other_kinds(args: argparse.Namespace, name: str, task: str) -> None:
+    for other, actions in args.options_of_kinds.items():
+        for action in actions if other not in (name, *KINDS[name].accepts) else ():
+            if getattr(args, action.dest) != action.default:
+                tasks = ", ".join(
+                    each for own, kind in KINDS.items() if other in (own, *kind.accepts) for each in kind.tasks
+                )
                 raise UsageError(
                     f"{action.option_strings[0]} is for checkpoints of {tasks}, and {args.checkpoint} is one of {task}"
                 )

@@ -6,7 +6,7 @@ import sys
 
 from fairseq_maelm.files.prepared_folder import verify_outputs
 from fairseq_maelm.finetuning.glue_layout import TASKS
-from fairseq_maelm.finetuning.sentences.glue import GlueSettings, prepare_task
+from fairseq_maelm.finetuning.sentences.settings import GlueSettings
 from fairseq_maelm.options import (
     add_output,
     add_settings,
@@ -14,7 +14,6 @@ from fairseq_maelm.options import (
     add_vocabulary,
     settings_of,
 )
-from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import vocabulary_files
 
 logger = logging.getLogger(__name__)
@@ -36,6 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prepare the tasks and write the names of their folders to standard output."""
+    # These take seconds to import.
+    from fairseq_maelm.finetuning.sentences.glue import prepare_task
+    from fairseq_maelm.text.dictionary import load_dictionary
+
     settings = settings_of(GlueSettings, args)
     # Refuse a dictionary and a tokenizer that do not belong together before any file is read.
     vocabulary_files(args.vocabulary)

@@ -5,7 +5,7 @@ import logging
 import sys
 
 from fairseq_maelm.files.prepared_folder import verify_outputs
-from fairseq_maelm.finetuning.sentences.prepare import SentenceSettings, prepare_sentences
+from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
 from fairseq_maelm.options import (
     add_output,
     add_settings,
@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Prepare the task and write the name of its folder to standard output."""
+    from fairseq_maelm.finetuning.sentences.prepare import prepare_sentences  # takes seconds
+
     manifest = prepare_sentences(settings_of(SentenceSettings, args), args.vocabulary, args.output)
     for split, facts in manifest["splits"].items():
         logger.info("%s: %s examples", split, f"{facts['examples']:,}")

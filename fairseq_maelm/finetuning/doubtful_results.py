@@ -7,12 +7,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sklearn import metrics
 from tabulate import tabulate
 
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +36,8 @@ def warn_about_training(save_dir: Path, task: Path) -> None:
     best, manifest = save_dir / "checkpoint_best.pt", task / MANIFEST_FILE
     if not (best.is_file() and manifest.is_file()):
         return
+    from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # imports torch
+
     checkpoint, content = read_checkpoint(best), read_json(manifest)
     subset = str(checkpoint.config.dataset.get("valid_subset", "valid")).split(",")[0]
     facts = content.get("splits", {}).get(subset, {})
@@ -94,6 +94,8 @@ def numbers_as_classes(labels: Sequence[str]) -> str | None:
 
 def report_on_classes(right: Sequence[str], predicted: Sequence[str]) -> str:
     """Return precision, recall and F1 of each class as a table, and the confusions if there are few classes."""
+    from sklearn import metrics  # takes a second
+
     names = sorted({*right, *predicted})
     report: Any = metrics.classification_report(right, predicted, labels=names, digits=3, zero_division=0)
     text = f"{report}\n"

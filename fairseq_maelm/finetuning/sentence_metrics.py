@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
-from sklearn import metrics
 
 OF_CLASSES = ("accuracy", "mcc", "f1")
 OF_NUMBERS = ("pearson", "spearman")
@@ -42,6 +40,8 @@ def compute_metrics(
     """
     if names[0] in OF_NUMBERS:
         return {name: _correlation(name, gold.astype(np.float64), predicted.astype(np.float64)) for name in names}
+    from sklearn import metrics  # takes a second, as scipy does
+
     gold, predicted = gold.astype(np.int64), predicted.astype(np.int64)
     computed = {
         "accuracy": lambda: metrics.accuracy_score(gold, predicted),
@@ -57,5 +57,7 @@ def _correlation(name: str, gold: NDArray[np.float64], predicted: NDArray[np.flo
         return float("nan")
     if np.ptp(gold) == 0 or np.ptp(predicted) == 0:
         return 0.0
+    from scipy import stats
+
     function = stats.pearsonr if name == "pearson" else stats.spearmanr
     return 100.0 * float(function(gold, predicted)[0])

@@ -11,9 +11,16 @@ from typing import Any, NamedTuple
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.files.atomic import sha256_of
-from fairseq_maelm.finetuning.encoder_options import Encoder, read_encoder
 from fairseq_maelm.finetuning.recipe import Recipe, check_name
-from fairseq_maelm.finetuning.train_command import FROM_CHECKPOINT, Counted, count_updates, run_options, train_words
+from fairseq_maelm.finetuning.train_command import (
+    FROM_CHECKPOINT,
+    Counted,
+    Encoder,
+    count_updates,
+    read_encoder,
+    run_options,
+    train_words,
+)
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.studies.engine import Job, Process, is_finished, read_json
 from fairseq_maelm.studies.folder import data_fingerprint, study_folder

@@ -9,9 +9,8 @@ import pytest
 from fairseq.data import Dictionary
 
 from fairseq_maelm.commands.finetune import default_recipe
-from fairseq_maelm.finetuning.encoder_options import Encoder
 from fairseq_maelm.finetuning.recipe import read_recipe
-from fairseq_maelm.finetuning.train_command import run_options, train_words
+from fairseq_maelm.finetuning.train_command import Encoder, run_options, train_words
 from fairseq_maelm.training.options import Machine
 
 

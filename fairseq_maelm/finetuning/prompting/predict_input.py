@@ -8,25 +8,12 @@ from torch import Tensor
 from fairseq_maelm.corpus.tables import ColumnsWithId, read_table
 from fairseq_maelm.finetuning.predicted import Measure, Predicted, hub_of, predict_rows
 from fairseq_maelm.finetuning.prompting.inference import find_prompter, score
-from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
+from fairseq_maelm.finetuning.prompting.prompts import find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import predictions
 from fairseq_maelm.finetuning.prompting.template import render, spell
 from fairseq_maelm.options import UsageError, settings_of
 
 logger = logging.getLogger(__name__)
-
-
-def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of prompts."""
-    group = parser.add_argument_group("prompts: pretrained checkpoints, and those fine-tuned with a prompt")
-    group.add_argument(
-        "--prompt", metavar="PROMPT",
-        help=f"{', '.join(BUILT_IN)}, or a .yaml or .json file (default: the checkpoint's prompt, if it has one)",
-    )  # fmt: skip
-    group.add_argument(
-        "--several-pieces", action="store_true",
-        help="allow label words of several pieces; a word's score is the mean log-probability of its pieces",
-    )  # fmt: skip
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:

@@ -7,20 +7,28 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
+from numpy.typing import NDArray
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.token_files import check_tokens, read_index
-from fairseq_maelm.finetuning.sentence_data import example_lengths
 from fairseq_maelm.text.dictionary import MASK
 from fairseq_maelm.text.truncation import truncate
+
+
+def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
+    """Return the number of tokens <int64>[n] of each example, ``<s> a </s>`` or ``<s> a </s> </s> b </s>``."""
+    prefixes = [folder / name / split for name in ("input0", "input1") if (folder / name / f"{split}.idx").is_file()]
+    # Each sentence is stored with </s>; the symbol in front of it is not stored.
+    lengths = [read_index(str(prefix))[0].astype(np.int64) + 1 for prefix in prefixes]
+    return np.sum(lengths, axis=0, dtype=np.int64)
 
 
 class SentencesDataset(BatchDataset):
     """A split of a folder of sentences.
 
     Args:
-        folder: a folder with the layout of ``fairseq_maelm.finetuning.sentence_data``.
+        folder: a folder with the layout of ``fairseq_maelm.finetuning.sentences.prepare``.
         split: name of the split.
         dictionary: the vocabulary's.
         labels: the labels' dictionary; None for numbers.

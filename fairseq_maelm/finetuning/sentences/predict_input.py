@@ -25,19 +25,14 @@ from fairseq_maelm.finetuning.predicted import (
     prediction_header,
     table_text,
 )
-from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
+from fairseq_maelm.finetuning.sentences.task import HEAD
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import score_texts
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.options import UsageError, add_settings, settings_of
+from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.dictionary import class_names
-
-
-def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the columns of texts and labels."""
-    add_settings(parser, ColumnsWithId)
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:

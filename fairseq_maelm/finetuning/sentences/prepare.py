@@ -1,29 +1,37 @@
-"""The preparation of a task folder from tables of texts and labels."""
+"""The preparation of a task folder from tables of texts and labels.
+
+fairseq's own task sentence_prediction can read it too:
+
+FOLDER/input0/{train,valid,...}.{bin,idx}  dict.txt  sentencepiece.bpe.model
+FOLDER/input1/...                                     the second sentences of pairs
+FOLDER/label/{train,valid,...}.{bin,idx}  dict.txt    classes, in the order of the dictionary; or
+FOLDER/label/{train,valid,...}.label                  numbers, one per line
+FOLDER/index/{train,valid,...}.txt                    the ids of examples that have any, one per line
+"""
 
 import dataclasses
+import itertools
 import logging
 import math
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import make_builder
+from numpy.typing import NDArray
+from tqdm import tqdm
 
 from fairseq_maelm.corpus.header import header_reason
-from fairseq_maelm.corpus.tables import Columns, Example, read_table
+from fairseq_maelm.corpus.tables import Example, read_table
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
-from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, encoded, label_dictionary
-from fairseq_maelm.options import (
-    check_limits,
-    existing_path,
-    option,
-)
+from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
 from fairseq_maelm.text.dictionary import class_names
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.truncation import truncate
@@ -32,47 +40,11 @@ from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 logger = logging.getLogger(__name__)
 
 INDEX_FOLDER = "index"
-"""The folder with a file for each split of the ids of its examples, one per line."""
 
 # Maximum number of labels to name in a message.
 _SHOWN = 20
-
-SHORTEST = 6
-"""Number of tokens of the shortest pair of texts, special tokens included."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SentenceSettings(Columns):
-    """The options of ``maelm prepare sentences``."""
-
-    train: Path = option(help="table to train on", type=existing_path, metavar="TABLE")
-    valid: Path | None = option(
-        None, help="table to choose a checkpoint by (default: a part of --train)", type=existing_path, metavar="TABLE"
-    )
-    test: Path | None = option(
-        None, help="table to test on, with or without labels", type=existing_path, metavar="TABLE"
-    )
-    regression: bool = option(False, help="treat the labels as numbers")
-    valid_fraction: float = option(
-        0.1, help="fraction of the training examples, the same for each label, to hold out if there is no --valid",
-        minimum=0, maximum=1,
-    )  # fmt: skip
-    seed: int = option(1, help="random seed of the held-out examples", minimum=0)
-    max_length: int | None = option(
-        None,
-        help="maximum number of tokens in an example; longer examples are truncated now; by default training "
-        "truncates them",
-        minimum=SHORTEST,
-    )
-
-    def __post_init__(self) -> None:
-        check_limits(self)
-
-    @property
-    def tables(self) -> dict[str, Path]:
-        """The given tables, by split."""
-        given = {split: getattr(self, split) for split in ("train", "valid", "test")}
-        return {split: path for split, path in given.items() if path is not None}
+# Number of examples that are encoded at once.
+_CHUNK = 10_000
 
 
 def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
@@ -137,7 +109,10 @@ def write_task(
             for each in examples
         )
         splits[split] = _write_split(folder, split, path, checked, labels, encoder, max_length)
-    copy_vocabulary(encoder.files, folder, texts)
+    for path in encoder.files:
+        shutil.copyfile(path, folder / "input0" / path.name)
+    if texts == 2:
+        shutil.copyfile(folder / "input0" / DICTIONARY_FILE, folder / "input1" / DICTIONARY_FILE)
     names = None
     if labels is not None:
         labels.save(str(folder / "label" / DICTIONARY_FILE))
@@ -157,29 +132,89 @@ def _write_split(
     max_length: int | None,
 ) -> dict[str, Any]:
     """Encode and store the examples of a file, with their ids, and return facts for the manifest."""
-    writer, counts, ids, count, truncated = None, Counter[str](), list[str](), 0, 0
-    for example, tokens in encoded(examples, attrgetter("texts"), encoder, split):
-        if writer is None:
-            labeled = example.label is not None
-            writer = SplitWriter(folder, split, len(example.texts), encoder.dictionary_size, labels, labeled)
-        if max_length is not None:
-            tokens, shortened = truncate(tokens, max_length)
-            truncated += shortened
-        writer.add(tokens, example.label)
-        count += 1
-        counts.update([] if example.label is None or labels is None else [example.label])
-        ids += [] if example.id is None else [example.id]
-    if writer is None:
+    counts, ids, totals = Counter[str](), list[str](), Counter[str](examples=0, truncated=0)
+
+    def rows() -> Iterator[tuple[Sequence[NDArray[np.unsignedinteger]], str | None]]:
+        for example, tokens in _encoded(examples, encoder, split):
+            if max_length is not None:
+                tokens, shortened = truncate(tokens, max_length)
+                totals["truncated"] += shortened
+            totals["examples"] += 1
+            counts.update([] if example.label is None or labels is None else [example.label])
+            ids.extend([] if example.id is None else [example.id])
+            yield tokens, example.label
+
+    write_split(folder, split, rows(), encoder.dictionary_size, labels)
+    if not totals["examples"]:
         raise CorpusError(f"{path} is empty")
-    writer.close()
     if ids:
         (folder / INDEX_FOLDER).mkdir(exist_ok=True)
         (folder / INDEX_FOLDER / f"{split}.txt").write_text("".join(f"{each}\n" for each in ids), encoding="ascii")
     return {
-        "examples": count,
+        "examples": totals["examples"],
         **({"labels": dict(sorted(counts.items()))} if counts else {}),
-        **({} if max_length is None else {"truncated": truncated}),
+        **({} if max_length is None else {"truncated": totals["truncated"]}),
     }
+
+
+def _encoded(
+    examples: Iterable[Example], encoder: TextEncoder, description: str
+) -> Iterator[tuple[Example, list[NDArray[np.unsignedinteger]]]]:
+    """Yield examples with their texts as tokens that end in </s>, and show a progress bar with the description."""
+    # One iterator for all chunks, because a second iterator over the bar would lose examples.
+    progress = iter(tqdm(examples, desc=description, unit=" examples", mininterval=1))
+    while chunk := list(itertools.islice(progress, _CHUNK)):
+        columns = [encoder.encode(column) for column in zip(*(example.texts for example in chunk))]
+        yield from ((example, list(own)) for example, own in zip(chunk, zip(*columns)))
+
+
+def write_split(
+    folder: Path,
+    split: str,
+    rows: Iterable[tuple[Sequence[NDArray[np.unsignedinteger]], str | None]],
+    dictionary_size: int,
+    labels: Dictionary | None,
+) -> None:
+    """Store the examples of a split.
+
+    Args:
+        folder: the task's folder.
+        split: "train", "valid" or "test", possibly followed by a number.
+        rows: one or two texts of each example, <uint16 or uint32>[tokens] with </s> at the end, and its label: a class,
+            or the text of a number; None in a split without labels.
+        dictionary_size: symbols of the dictionary without <mask>; decides the integer type of stored tokens.
+        labels: the classes; None for numbers.
+    """
+    builders: dict[str, Any] = {}
+    numbers: list[str] = []
+    for texts, label in rows:
+        items = {f"input{number}": torch.from_numpy(tokens.astype("int64")) for number, tokens in enumerate(texts)}
+        if label is not None and labels is not None:
+            items["label"] = torch.tensor([labels.index(label), labels.eos()])
+        elif label is not None:
+            numbers.append(label)
+        for name, item in items.items():
+            if name not in builders:
+                (folder / name).mkdir(exist_ok=True)
+                symbols = len(labels) if name == "label" and labels is not None else dictionary_size
+                builders[name] = make_builder(str(folder / name / f"{split}.bin"), impl="mmap", vocab_size=symbols)
+            builders[name].add_item(item)
+    for name, builder in builders.items():
+        builder.finalize(str(folder / name / f"{split}.idx"))
+    if numbers:
+        (folder / "label").mkdir(exist_ok=True)
+        lines = "".join(f"{number}\n" for number in numbers)
+        (folder / "label" / f"{split}.label").write_text(lines, encoding="ascii")
+
+
+def label_dictionary(labels: Iterable[str]) -> Dictionary:
+    """Make the dictionary of labels; their order is that of the classes."""
+    dictionary = Dictionary()
+    for label in labels:
+        if label in dictionary:
+            raise CorpusError(f"the label {label!r} is the name of one of fairseq's special symbols: rename it")
+        dictionary.add_symbol(label)
+    return dictionary
 
 
 def _survey(settings: SentenceSettings) -> tuple[Example, Dictionary | None, set[int]]:

@@ -16,13 +16,15 @@ from torch import Tensor
 from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions
-from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import class_names, load_dictionary
 
 logger = logging.getLogger(__name__)
+
+HEAD = "sentence_classification_head"
+"""Name of the head that scores sentences; fairseq's own fine-tuning uses the same name."""
 
 _LABELS = "label/dict.txt"
 

@@ -2,8 +2,6 @@
 
 import argparse
 import json
-from pathlib import Path
-from typing import Any
 
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
@@ -12,27 +10,7 @@ from fairseq_maelm.finetuning.squad.prepare import build_split
 from fairseq_maelm.finetuning.squad.prepared import load_split
 from fairseq_maelm.finetuning.squad.reading import read_squad
 from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds
-from fairseq_maelm.options import UsageError, number
-
-
-def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options for questions without an answer."""
-    group = parser.add_argument_group("questions of SQuAD 2.0, which may have no answer")
-    add_threshold(group)
-    group.add_argument(
-        "--null-odds", type=Path, metavar="FILE",
-        help="new JSON file that maps each question's id to the score of no answer minus the score of the best "
-        "answer, in logits",
-    )  # fmt: skip
-
-
-def add_threshold(parser: Any) -> None:
-    """Declare ``--threshold``."""
-    parser.add_argument(
-        "--threshold", type=number(float), metavar="X",
-        help="largest value, in logits, of the score of no answer minus the score of the best answer at which that "
-        "answer is given; inf always gives an answer (default: the checkpoint's --null-threshold, usually 0)",
-    )  # fmt: skip
+from fairseq_maelm.options import UsageError
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:

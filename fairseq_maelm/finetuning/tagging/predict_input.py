@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from fairseq_maelm.files.conll import LabeledFile, add_layout_arguments, layout_of, read, relabeled
+from fairseq_maelm.files.conll import LabeledFile, layout_of, read, relabeled
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
 from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
@@ -22,17 +22,6 @@ logger = logging.getLogger(__name__)
 
 # Punctuation is separate from a word at its ends, but not within it ("don't", "3.5").
 _AT_THE_ENDS = re.compile(r"^([^\w\s]*)(.*?)([^\w\s]*)$", re.DOTALL)
-
-
-def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the layout of labeled words, and ``--keep-labels``."""
-    group = parser.add_argument_group("labeled words (default layout: that of the training files)")
-    add_layout_arguments(group)
-    group.add_argument(
-        "--keep-labels", action="store_true",
-        help="keep the file's labels, and add the predictions as a new last column, or in CoNLL-U as the attribute "
-        "Predicted in the column MISC",
-    )  # fmt: skip
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:

@@ -9,7 +9,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm import cli
-from fairseq_maelm.finetuning.sentence_data import example_lengths
+from fairseq_maelm.finetuning.sentences.dataset import example_lengths
 from fairseq_maelm.text.tokenizer import Tokenizer
 
 LONG = " ".join(["the cook sailed a boat and ate bread while it rained on an old harbour wall"] * 4)

@@ -12,9 +12,10 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm.cli import main
 from fairseq_maelm.files.atomic import CorpusError
-from fairseq_maelm.finetuning import sentence_data
-from fairseq_maelm.finetuning.sentence_data import example_lengths
-from fairseq_maelm.finetuning.sentences.prepare import SentenceSettings, draw, prepare_sentences
+from fairseq_maelm.finetuning.sentences import prepare
+from fairseq_maelm.finetuning.sentences.dataset import example_lengths
+from fairseq_maelm.finetuning.sentences.prepare import draw, prepare_sentences
+from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
 
 ROWS = [f"the cook sailed boat number {number}\t{'even' if number % 2 == 0 else 'odd'}" for number in range(67)]
 
@@ -33,7 +34,7 @@ def stored(task: Path, split: str) -> list[Any]:
 def test_tables_longer_than_a_chunk_lose_nothing(
     vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sentence_data, "_CHUNK", 10)
+    monkeypatch.setattr(prepare, "_CHUNK", 10)
     table = write(tmp_path / "train.tsv", ROWS)
     manifest = prepare_sentences(SentenceSettings(train=table, valid=table), vocabulary, tmp_path / "task")
     inputs = MMapIndexedDataset(str(tmp_path / "task" / "input0" / "train"))

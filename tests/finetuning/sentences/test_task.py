@@ -1,5 +1,6 @@
 """The task of sentences: fairseq's own folder and options, batches of similar length."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from support import dictionary_of
 
-from fairseq_maelm.finetuning.sentence_data import SplitWriter, label_dictionary
+from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_split
 
 VOCABULARY, EXAMPLES, BATCH = 40, 600, 16
 LABELS = ("no", "perhaps", "yes")
@@ -23,12 +24,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generator = np.random.default_rng(0)
     labels = label_dictionary(LABELS)
     for split in ("train", "valid"):
-        writer = SplitWriter(path, split, 2, VOCABULARY, labels)
-        for number in range(EXAMPLES):
-            lengths = generator.integers(1, 40, 2)
-            pair = [np.append(generator.integers(4, VOCABULARY - 1, length), 2).astype(np.uint16) for length in lengths]
-            writer.add(pair, LABELS[number % 3])
-        writer.close()
+        pairs = [
+            [np.append(generator.integers(4, VOCABULARY - 1, n), 2).astype(np.uint16) for n in lengths]
+            for lengths in generator.integers(1, 40, (EXAMPLES, 2))
+        ]
+        write_split(path, split, zip(pairs, itertools.cycle(LABELS)), VOCABULARY, labels)
     dictionary = dictionary_of(VOCABULARY)
     for name in ("input0", "input1"):
         dictionary.save(str(path / name / "dict.txt"))
@@ -108,10 +108,8 @@ def test_long_examples_are_cut_where_they_are_longer(folder: Path) -> None:
 
 
 def test_numbers_where_the_folder_has_no_classes(folder: Path, tmp_path: Path) -> None:
-    writer = SplitWriter(tmp_path, "train", 1, VOCABULARY, None)
-    for number in (0.25, -1.0):
-        writer.add([np.array([5, 6, 2], dtype=np.uint16)], repr(number))
-    writer.close()
+    tokens = [np.array([5, 6, 2], dtype=np.uint16)]
+    write_split(tmp_path, "train", [(tokens, "0.25"), (tokens, "-1.0")], VOCABULARY, None)
     dictionary_of(VOCABULARY).save(str(tmp_path / "input0" / "dict.txt"))
     task = task_of(tmp_path)
     task.load_dataset("train")
