@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fairseq_maelm.corpus.tables import ColumnsWithId
 from fairseq_maelm.files.conll import add_layout_arguments
-from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN
+from fairseq_maelm.finetuning.glue_layout import TASKS
 from fairseq_maelm.finetuning.recipe import RECIPES
 from fairseq_maelm.options import add_settings, number
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
@@ -70,7 +70,7 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompts: pretrained checkpoints, and those fine-tuned with a prompt")
     group.add_argument(
         "--prompt", metavar="PROMPT",
-        help=f"{', '.join(BUILT_IN)}, or a .yaml or .json file (default: the checkpoint's prompt, if it has one)",
+        help=f"{', '.join(TASKS)}, or a .yaml or .json file (default: the checkpoint's prompt, if it has one)",
     )  # fmt: skip
     group.add_argument(
         "--several-pieces", action="store_true",
