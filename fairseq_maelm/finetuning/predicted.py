@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from fairseq_maelm.corpus.tables import Example
-from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
+from fairseq_maelm.finetuning.dataset_metrics import compute_metrics
 from fairseq_maelm.models.hub import MaelmHubInterface, load
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from fairseq_maelm.files.atomic import parse_json
+from fairseq_maelm.finetuning.dataset_metrics import OF_CLASSES, OF_NUMBERS
 from fairseq_maelm.finetuning.prompting.template import Part, parse_template, sentences_of
-from fairseq_maelm.finetuning.sentence_metrics import OF_CLASSES, OF_NUMBERS
 
 
 @dataclass(frozen=True)

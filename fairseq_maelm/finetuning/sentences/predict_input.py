@@ -15,6 +15,7 @@ from fairseq_maelm.corpus.header import names_columns
 from fairseq_maelm.corpus.tables import ColumnsWithId, Example, examples_of, read_table, table_rows
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.finetuning.dataset_metrics import metric_names, positive_class
 from fairseq_maelm.finetuning.predicted import (
     Measure,
     Predicted,
@@ -25,7 +26,6 @@ from fairseq_maelm.finetuning.predicted import (
     prediction_header,
     table_text,
 )
-from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
 from fairseq_maelm.finetuning.sentences.task import HEAD
 from fairseq_maelm.models.batched_inference import predict

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
-from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions
-from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
+from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import class_names, load_dictionary
