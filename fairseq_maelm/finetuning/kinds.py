@@ -1,6 +1,6 @@
 """The kinds of fine-tuning tasks, in which the commands look up what differs between them.
 
-A kind is a folder of this one. Its ``predict_input.py`` has a function of that name, which returns ``Predicted`` for
+A kind is a folder of this one. Its ``inference.py`` has the function ``predict_input``, which returns ``Predicted`` for
 the arguments of ``maelm predict``.
 """
 
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     def predict_input(self, args: argparse.Namespace) -> Any:
         """Predict the input of ``maelm predict``."""
         name = next(name for name, kind in KINDS.items() if kind is self)
-        return importlib.import_module(f"{__package__}.{name}.predict_input").predict_input(args)
+        return importlib.import_module(f"{__package__}.{name}.inference").predict_input(args)
 
 
 def _add_table_options(parser: argparse.ArgumentParser) -> None:

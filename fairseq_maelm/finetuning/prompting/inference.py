@@ -1,21 +1,27 @@
 """Classification by prompts with a checkpoint that the hub interface has opened."""
 
+import argparse
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairseq_maelm.corpus.tables import ColumnsWithId, read_table
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
+from fairseq_maelm.finetuning.predicted import Measure, Predicted, hub_of, predict_rows
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
-from fairseq_maelm.finetuning.prompting.scoring import label_scores, prompt_input
+from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input
+from fairseq_maelm.finetuning.prompting.template import render, spell
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.cleaning import checked_examples
 
-__all__ = ["classify_by_prompt", "find_prompter", "score"]
+logger = logging.getLogger(__name__)
 
 
 def classify_by_prompt(
@@ -90,3 +96,30 @@ def score(
         progress=progress,
     )
     return torch.stack(rows) if rows else torch.empty(0, len(prompter.pieces))
+
+
+def predict_input(args: argparse.Namespace) -> Predicted:
+    """Predict a label and its probability, or a value, for each row of a table of sentences."""
+    if args.input.is_dir():
+        raise UsageError(f"{args.input} is a folder: a prompt needs a table of texts")
+    try:
+        prompt = None if args.prompt is None else find_prompt(args.prompt)
+    except ValueError as error:
+        raise UsageError(f"--prompt: {error}") from error
+    hub = hub_of(args)
+    prompter = find_prompter(hub, prompt, several_pieces=args.several_pieces)
+    prompt = prompter.prompt
+    examples = list(read_table(args.input, settings_of(ColumnsWithId, args), prompt.sentences, complete=bool))
+    if prompt.sentences > 1 and all(each.texts[-1] in prompt.label_words for each in examples):
+        raise ValueError(
+            f"{args.input} has labels where the prompt {prompt.name} needs a second sentence: give a table of pairs, "
+            "or name its columns"
+        )
+    logger.info("the first example: %s", spell(render(prompt.parts, examples[0].texts)))
+
+    def run(texts: list[tuple[str, ...]]) -> Tensor:
+        scores = score(hub, prompter, texts, args.batch_size, progress="prompts")
+        return scores if prompt.bounds is None else predictions(scores, prompt.bounds)
+
+    measure = Measure(prompt.metrics, 1, prompt.target)
+    return predict_rows(examples, run, prompt.labels if prompt.bounds is None else None, measure)

@@ -10,7 +10,7 @@ import torch
 from fairseq_maelm.files.conll import Layout
 from fairseq_maelm.finetuning.kinds import KINDS
 from fairseq_maelm.finetuning.predicted import Predicted
-from fairseq_maelm.finetuning.tagging import predict_input
+from fairseq_maelm.finetuning.tagging import inference
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
 from fairseq_maelm.options import CommandParser
 
@@ -32,11 +32,9 @@ def predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             args.input.write_text(text)
         heads = SimpleNamespace(state_dict=lambda: {"tagging_head.out_proj.weight": torch.zeros(outputs, 1)})
         model, task = SimpleNamespace(classification_heads=heads), SimpleNamespace(settings=SETTINGS)
-        monkeypatch.setattr(predict_input, "hub_of", lambda args: SimpleNamespace(model=model, task=task))
-        monkeypatch.setattr(
-            predict_input, "label_words", lambda _, texts, size: [["B-X"] * len(each) for each in texts]
-        )
-        return predict_input.predict_input(args)
+        monkeypatch.setattr(inference, "hub_of", lambda args: SimpleNamespace(model=model, task=task))
+        monkeypatch.setattr(inference, "label_words", lambda _, texts, size: [["B-X"] * len(each) for each in texts])
+        return inference.predict_input(args)
 
     return predicted
 

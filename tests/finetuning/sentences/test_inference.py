@@ -8,7 +8,7 @@ import torch
 
 from fairseq_maelm.corpus.tables import Example
 from fairseq_maelm.finetuning.predicted import Measure, predict_rows
-from fairseq_maelm.finetuning.sentences.predict_input import read_rows
+from fairseq_maelm.finetuning.sentences.inference import read_rows
 
 NAMES = ["bad", "good"]
 
