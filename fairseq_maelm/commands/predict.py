@@ -62,9 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write predictions to the output, and metrics to standard output."""
-    refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
     from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # imports torch
 
+    refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
     task = read_checkpoint(args.checkpoint).task_name
     name = next((name for name, kind in KINDS.items() if task in kind.tasks), None)
     if name is None:
