@@ -106,7 +106,7 @@ def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks
 
     hub = MaelmModel.from_pretrained(str(folder), "checkpoint_best.pt", str(tasks / "MNLI"))
     labels = hub.task.label_dictionary
-    for split, table in (("test1", "test_mismatched"), ("valid", "dev_matched")):
+    for split, table in (("test1", "test_mismatched"), ("valid", "dev_matched"), ("valid1", "dev_mismatched")):
         lines = (tasks.parent / "glue" / "MNLI" / f"{table}.tsv").read_text(encoding="utf-8").splitlines()[1:]
         expected = []
         for number, cells in enumerate(line.split("\t") for line in lines):
