@@ -1,5 +1,7 @@
 """The analysis of several models, with one file of results for each: an interruption loses one model at most."""
 
+import csv
+import io
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,12 +13,12 @@ import torch
 from fairseq_maelm.analysis import theorem
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, chosen_layers
 from fairseq_maelm.analysis.collect import Blocks, LayerGrams, TextBlocks, collect, model_inputs
+from fairseq_maelm.analysis.figures import Result, save_figures
 from fairseq_maelm.analysis.folder import MODELS_FOLDER, claimed, fingerprint_of
-from fairseq_maelm.analysis.report import write_report
 from fairseq_maelm.analysis.settings import CONDITIONS, AnalysisSettings
 from fairseq_maelm.analysis.spectrum import compare_subspaces, effective_rank, singular_values
 from fairseq_maelm.data.blocks import TokenBlocks, split_files
-from fairseq_maelm.files.atomic import read_json, write_json
+from fairseq_maelm.files.atomic import read_json, write_bytes, write_json
 from fairseq_maelm.files.optional_imports import import_pyplot
 
 logger = logging.getLogger(__name__)
@@ -156,3 +158,41 @@ def _check_rows(checks: list[theorem.LayerCheck]) -> list[dict[str, Any]]:
         | {"log10_bound_from_embeddings": logarithm}
         for layer, (check, logarithm) in enumerate(zip(checks, logarithms), 1)
     ]
+
+
+def write_report(results: list[Result], folder: Path) -> None:
+    """Write results.json, ranks.csv, subspace.csv, theorem.csv and figures/ into ``folder``.
+
+    Raises:
+        ValueError: matplotlib is missing.
+    """
+    write_json(folder / "results.json", results)
+    settings = {
+        name: " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+        for name, value in results[0]["settings"].items()
+    }
+    for name, rows in tables(results).items():
+        stream = io.StringIO(newline="")
+        if rows:
+            writer = csv.DictWriter(stream, fieldnames=list({**rows[0], **settings}))
+            writer.writeheader()
+            writer.writerows({**row, **settings} for row in rows)
+        write_bytes(folder / f"{name}.csv", stream.getvalue().encode("utf-8"))
+    save_figures(results, folder / "figures")
+
+
+def tables(results: list[Result]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the tables "ranks", "subspace" and "theorem" of all models, without spectra and angles."""
+    lists: dict[str, list[dict[str, Any]]] = {"ranks": [], "subspace": [], "theorem": []}
+    for result in results:
+        model = {"model": result["name"], "kind": result["kind"]}
+        for row in result["ranks"]:
+            lists["ranks"].append(model | {key: value for key, value in row.items() if key != "singular_values"})
+        for row in result["subspace"]:
+            angles = row["principal_angles"]
+            flat = {key: value for key, value in row.items() if key != "principal_angles"}
+            lists["subspace"].append(model | flat | {"smallest_angle": min(angles), "largest_angle": max(angles)})
+        for weights in ("trained", "random"):
+            for row in result["theorem"].get(weights, []):
+                lists["theorem"].append(model | {"weights": weights} | row)
+    return lists

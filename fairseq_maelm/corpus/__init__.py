@@ -3,8 +3,8 @@
 `prepare` runs all of it; the other names are parts that are useful on their own.
 """
 
-from fairseq_maelm.corpus.cleaning import read_documents
 from fairseq_maelm.corpus.prepare import prepare
+from fairseq_maelm.corpus.reading import read_documents
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.text.vocabulary import FairseqEncoder, load_sentencepiece

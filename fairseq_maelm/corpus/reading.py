@@ -1,15 +1,17 @@
-"""Readers of plain text and JSON lines, also compressed by gzip or xz, in bounded memory."""
+"""Readers of plain text and JSON lines, also compressed, in bounded memory; cleaning; removal of exact duplicates."""
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import damage_told, decode, decompressed, parse_record, text_field
+from fairseq_maelm.text.cleaning import clean_text
 
 LONGEST_LINE_BYTES = 64 * 2**20
+_DIGEST_BYTES = 16
 _JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 _OTHER_FORMATS = {
     **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "a table: write its texts to a .txt file, or each row as a "
@@ -132,3 +134,70 @@ def segment_lines(segment: Segment) -> Iterator[str | None]:
                 raise CorpusError(f"{place}: the record has no field {field!r}; name the right one with --json-field")
             yield from text_field(record, field, place).split("\n")
             yield None
+
+
+def cleaned_lines(segment: Segment) -> Iterator[str]:
+    """Yield a segment's cleaned paragraphs in order, and an empty string where a document ends."""
+    for line in segment_lines(segment):
+        if line is None:
+            yield ""
+        elif (paragraph := clean_text(line)) or segment.source.json_field is None:
+            yield paragraph
+
+
+def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[str]]:
+    """Yield the documents of a file or folder, each as the list of its cleaned, non-empty paragraphs.
+
+    Blank lines separate documents in plain text; in JSON lines each record is a document.
+
+    Raises:
+        CorpusError: the input cannot be read, is not UTF-8, or holds a bad record; the message names file and line.
+    """
+    for source in find_sources([Path(path)], json_field):
+        document: list[str] = []
+        for segment in SourceReader(source, segment_bytes=2**20):
+            for paragraph in cleaned_lines(segment):
+                if paragraph:
+                    document.append(paragraph)
+                elif document:
+                    yield document
+                    document = []
+        if document:
+            yield document
+
+
+def clean_segments(segments: Sequence[Segment], with_digests: bool) -> tuple[list[bytes], bytes]:
+    """Clean consecutive segments of the corpus; called by the workers of the first step.
+
+    Returns:
+        the paragraphs in UTF-8, with one or more empty lines at each end of a document; and 16 bytes per paragraph if
+        duplicates are removed.
+    """
+    lines = [line.encode("utf-8") for segment in segments for line in cleaned_lines(segment)]
+    hashed = (hashlib.blake2b(line, digest_size=_DIGEST_BYTES).digest() for line in lines if line and with_digests)
+    return lines, b"".join(hashed)
+
+
+class Deduplicator:
+    """Drop every paragraph that is an exact copy of an earlier one.
+
+    Each distinct paragraph costs about 100 bytes of memory for its 128-bit hash. Among 10^10 paragraphs, the
+    probability that any two share a hash is below 1e-18.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+        self.dropped = 0
+
+    def filter(self, lines: Iterable[bytes], digests: bytes) -> Iterator[bytes]:
+        """Yield the empty lines, and the paragraphs whose digests were not seen before."""
+        position = 0
+        for line in lines:
+            if line:
+                digest = digests[position : position + _DIGEST_BYTES]
+                position += _DIGEST_BYTES
+                if digest in self._seen:
+                    self.dropped += 1
+                    continue
+                self._seen.add(digest)
+            yield line

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_maelm.corpus.cleaning import Deduplicator, clean_segments
 from fairseq_maelm.corpus.encoding import (
     Chunk,
     CleanedTextWriter,
@@ -24,7 +23,7 @@ from fairseq_maelm.corpus.encoding import (
     read_parts,
     write_dataset,
 )
-from fairseq_maelm.corpus.reading import Segment, Source, SourceReader
+from fairseq_maelm.corpus.reading import Deduplicator, Segment, Source, SourceReader, clean_segments
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
 from fairseq_maelm.corpus.workers import ordered_map
@@ -78,9 +77,8 @@ def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Dedupl
     size = sum(source.path.stat().st_size for source in sources)
     with atomic_file(work.cleaned(role)) as stream, _progress(f"clean {role}", size) as bar:
         writer = CleanedTextWriter(stream)
-        for block in ordered_map(clean_group, _grouped(readers, bar), work.settings.workers):
-            lines = block.data.split(b"\n")[:-1]
-            writer.write(duplicates.filter(lines, block.digests) if duplicates else lines)
+        for lines, digests in ordered_map(clean_group, _grouped(readers, bar), work.settings.workers):
+            writer.write(duplicates.filter(lines, digests) if duplicates else lines)
     return {
         "documents": writer.documents,
         "paragraphs": writer.paragraphs,

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_maelm.corpus import CorpusError, read_documents, reading
-from fairseq_maelm.corpus.cleaning import cleaned_lines
-from fairseq_maelm.corpus.reading import Source, SourceReader, find_sources, segment_lines
+from fairseq_maelm.corpus.reading import Source, SourceReader, cleaned_lines, find_sources, segment_lines
 
 from .texts import as_text, flat, make_documents
 
