@@ -138,15 +138,15 @@ def device_name(text: str) -> str:
     """Convert an option's value to the name of a device that torch can use; "auto" is the GPU if there is one."""
     import torch  # takes seconds, which commands without a device must not wait for
 
+    gpus = torch.cuda.device_count()
     if text == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cuda" if gpus else "cpu"
     try:
         device = torch.device(text)
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise argparse.ArgumentTypeError(f"{text} cannot be used: give cpu, cuda or cuda:N")
-    gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= gpus:
         found = f"it finds cuda:0 to cuda:{gpus - 1}" if gpus else "it finds no GPU: give cpu"
         raise argparse.ArgumentTypeError(f"torch cannot find {text}; {found}")

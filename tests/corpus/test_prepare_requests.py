@@ -1,4 +1,4 @@
-"""Requests for a preparation: the same again, another for the same folder, and impossible ones."""
+"""Requests for a preparation that are impossible, and errors that reach the user."""
 
 from pathlib import Path
 from typing import Any

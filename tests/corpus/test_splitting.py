@@ -31,3 +31,8 @@ def test_keys_are_distinct_uniform_and_depend_on_seed_and_purpose() -> None:
     assert np.abs(shares - 1 / 8).max() < 0.005
     for other in (random_keys(0, 100_000, 2, "valid"), random_keys(0, 100_000, 1, "shard")):
         assert abs(np.corrcoef(keys.astype(float), other.astype(float))[0, 1]) < 0.01
+
+
+def test_shards_are_even_and_independent_of_the_validation_split() -> None:
+    targets = draw_split(100_000, 20_000, 4, seed=3).targets(0, 100_000)
+    assert np.abs(np.bincount(targets, minlength=5) / 20_000 - 1).max() < 0.03
