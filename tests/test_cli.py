@@ -1,5 +1,6 @@
 """The command ``maelm``: its sub-commands, options and messages."""
 
+import argparse
 import importlib
 import subprocess
 import sys
@@ -38,7 +39,10 @@ def test_python_runs_the_package_as_the_command() -> None:
 @pytest.mark.parametrize("name", cli.SUB_COMMANDS)
 def test_every_sub_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module = importlib.import_module(cli.module_of(name))
-    assert callable(module.add_arguments) and callable(module.run)
+    assert callable(module.run)
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    assert not [action.dest for action in parser._actions if not action.help]
     with pytest.raises(SystemExit) as caught:
         cli.main([*name.split(), "--help"])
     assert caught.value.code == 0
