@@ -73,6 +73,7 @@ def test_sums_equal_one_matrix_of_all_representations(skip_special: bool) -> Non
     grams = collect(encoder, blocks, settings)
     rows: dict[tuple[str, str, int], list[torch.Tensor]] = {}
     for _, inputs in model_inputs(encoder, blocks, settings, "cpu"):
+        assert inputs["whole"].tokens.numel() <= settings.batch_tokens
         for condition, batch in inputs.items():
             positions = [None] * len(batch.tokens) if batch.positions is None else batch.positions
             for sequence, places in zip(batch.tokens, positions):
