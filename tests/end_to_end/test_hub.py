@@ -88,6 +88,16 @@ def test_long_texts_are_truncated_as_glue_is_prepared(hub, texts, max_length):
     assert len(tokens) == (max_length if was_truncated else len(hub.encode(*texts)))
 
 
+def test_a_padded_batch_has_the_features_of_single_sentences(hub):
+    tokens = hub.encode_batch(TEXTS)
+    batch = hub.extract_features(tokens)
+    for row, features, text in zip(tokens, batch, TEXTS):
+        alone = hub.encode(text)
+        assert torch.equal(row[: len(alone)], alone) and (row[len(alone) :] == hub.dictionary.pad()).all()
+        torch.testing.assert_close(features[: len(alone)], hub.extract_features(alone)[0], rtol=1e-5, atol=1e-5)
+    assert (tokens == hub.dictionary.pad()).any()
+
+
 # Masks
 
 
