@@ -206,6 +206,8 @@ def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
         ({"format": "roberta"}, {}, "Roberta has absolute positions only.*--format maelm holds it"),
         ({"format": "modernbert"}, {}, "its layers are post_norm: .*--format maelm holds it"),
         ({"format": "maelm"}, {"layer": "modern", "positions": "rotary"}, "its layers are modern: --format modernbert"),
+        ({}, {"heads": ("tags", "spans")}, "several heads: choose one of tags, spans with --head"),
+        ({"head": "other"}, {"heads": ("tags",)}, "the checkpoint has no head 'other'"),
         ({"averaged_weights": True}, {}, "holds no average of the weights: it was not trained with --store-ema"),
     ],
 )
