@@ -23,7 +23,7 @@ def _layers() -> Any:
 
 
 def _tau() -> Any:
-    text = "share of the energy, the sum of squared singular values, that the effective rank must reach"
+    text = "fraction of the energy (sum of squared singular values) that defines the effective rank"
     return option(0.9, help=text, minimum=1e-6, maximum=1, group=_MEASURED)
 
 

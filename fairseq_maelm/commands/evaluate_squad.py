@@ -34,13 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--null-odds", type=existing_path, metavar="FILE",
-        help="odds of no answer: a JSON object that maps ids to probabilities, or to logits as `maelm predict "
-        "--null-odds` writes (with predictions of `--threshold inf`)",
+        help="JSON file with the no-answer score of each question id: probabilities, or the logits that `maelm predict "
+        "--null-odds --threshold inf` writes",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",
-        help="largest odds of no answer at which the text is scored (default: 1 for probabilities, as in the official "
-        "script; 0 for logits, as in `maelm predict`)",
+        help="no-answer threshold: above it a question counts as unanswered (default: 1 for probabilities, as in the "
+        "official script; 0 for logits, as in `maelm predict`)",
     )  # fmt: skip
     parser.add_argument(
         "--squad-version", choices=("auto", "1.1", "2.0"), default="auto",
@@ -96,8 +96,8 @@ def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions:
     empty = sum(not text for text in predictions.values())
     if empty and given is None:
         raise ValueError(
-            f"{args.predictions} already has {empty} questions without an answer: score it without --null-odds, or "
-            f"give the logits of {file} with predictions of `maelm predict --threshold inf`"
+            f"{args.predictions} leaves {empty} questions unanswered, so no threshold can be found: omit --null-odds, "
+            f"or predict again with `maelm predict --threshold inf` for the logits of {file}"
         )
     if empty:
         logger.warning("%s has %d empty texts: best_exact and best_f1 cannot fill them", args.predictions, empty)

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Converts a masked language model to a checkpoint and a vocabulary for fairseq: Hugging Face folders with the "
         "architecture of BERT, RoBERTa, MPNet or ModernBERT, and checkpoints of fairseq's RoBERTa. The result is "
-        "compared with the source before it gets its name; a model that cannot be converted exactly is refused. It "
+        "compared with the source before the folder appears; a model that cannot be converted exactly is refused. It "
         "restores the checkpoint in a folder of `maelm export --complete`."
     )
     parser.add_argument(
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_output(parser, "new folder")
     add_vocabulary(parser)
-    parser.add_argument("--download", action="store_true", help="download of SOURCE from the Hugging Face Hub")
+    parser.add_argument("--download", action="store_true", help="download SOURCE from the Hugging Face Hub")
 
 
 def run(args: argparse.Namespace) -> None:

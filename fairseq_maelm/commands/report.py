@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("sweep", type=existing_path, metavar="SWEEP", help="folder written by `maelm sweep`")
     parser.add_argument(
-        "--paper", nargs="+", metavar="GROUP", help="groups of the recipes' published rows to show (default: all)"
+        "--paper", nargs="+", metavar="GROUP", help="groups of published scores to show, such as base (default: all)"
     )
 
 

@@ -31,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--checkpoint", required=True, action="append", type=named, metavar="NAME=PATH",
-        help="name and pretrained checkpoint of a model, a file or the folder of a run (repeat the option for further "
-        "models); NAME=random for random weights in the first checkpoint's size, NAME=random:OTHER for random "
-        "weights in the size of the checkpoint named OTHER",
+        help="model to fine-tune: a name, and a checkpoint file or run directory; repeat for more. NAME=random takes "
+        "random weights in the first checkpoint's size, NAME=random:OTHER in that of the checkpoint named OTHER",
     )  # fmt: skip
     add_output(parser, "folder of the sweep")
     parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="number of runs of each setting")

@@ -34,8 +34,7 @@ class PrepareSettings:
     json_field: str = option("text", help="field of a .jsonl record that holds the text", metavar="NAME")
     deduplicate: bool = option(
         False,
-        help="removal of paragraphs that are exact copies, which takes about 100 bytes of memory per distinct "
-        "paragraph",
+        help="remove paragraphs that are exact copies; takes about 100 bytes of memory per distinct paragraph",
     )
     seed: int = option(1, help="random seed of the split, the shards and the vocabulary's sample", minimum=0)
     workers: int = option(available_cores(), help="number of processes (default: all cores)", minimum=1)

@@ -98,7 +98,7 @@ def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
     lines = [line for _, line in numbered_lines(path)]
     sentences = list(_sentences(path, lines, layout, labeled))
     if not sentences:
-        raise ValueError(f"{path} has no sentence")
+        raise ValueError(f"{path} contains no sentences: check --format")
     with open(path, "rb") as stream:
         newline = "\r\n" if stream.readline().endswith(b"\r\n") else "\n"
     return LabeledFile(path, layout, lines, sentences, newline)

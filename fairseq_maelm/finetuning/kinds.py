@@ -70,7 +70,7 @@ def _add_prompt_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompts: pretrained checkpoints, and those fine-tuned with a prompt")
     group.add_argument(
         "--prompt", metavar="PROMPT",
-        help=f"{', '.join(TASKS)}, or a .yaml or .json file (default: the checkpoint's prompt, if it has one)",
+        help=f"prompt: one of {', '.join(TASKS)}, or a .yaml or .json file (default: the checkpoint's prompt, if any)",
     )  # fmt: skip
     group.add_argument(
         "--several-pieces", action="store_true",

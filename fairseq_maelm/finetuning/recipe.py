@@ -75,7 +75,9 @@ def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
     for path in paths:
         recipe = read_recipe(path)
         if recipe.task in recipes:
-            raise ValueError(f"{recipes[recipe.task].path} and {path} are both for the task {recipe.task}")
+            raise ValueError(
+                f"two recipes for the task {recipe.task}: {recipes[recipe.task].path} and {path}; give one of them"
+            )
         recipes[recipe.task] = recipe
     return list(recipes.values())
 

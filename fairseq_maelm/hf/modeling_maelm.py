@@ -108,7 +108,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self) -> None:
-        """Return None, because the head uses the token embeddings themselves and nothing must be tied."""
+        """Return None: the head reads the token embeddings directly, so there is nothing to tie."""
         return None
 
     def resize_token_embeddings(

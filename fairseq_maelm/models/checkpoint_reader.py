@@ -95,7 +95,7 @@ class Checkpoint:
 
     @property
     def encoder_options(self) -> dict[str, Any]:
-        """The model options that determine the encoder, by name; its size is named ``arch``."""
+        """The options that determine the encoder, by name, with its architecture as ``arch``."""
         model = self.config.model
         return {"arch": model._name, **{name: getattr(model, name) for name in ENCODER_OPTIONS}}
 

@@ -38,7 +38,7 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--slurm", nargs="*", metavar="NAME=VALUE",
-        help="submission to SLURM with submitit's parameters, such as: partition=gpu gpus_per_node=1 timeout_min=120",
+        help="submit to SLURM with submitit's parameters, such as: partition=gpu gpus_per_node=1 timeout_min=120",
     )  # fmt: skip
     group.add_argument("--retry-failed", action="store_true", help="rerun programs that failed or diverged")
     add_dry_run(group, "write the commands")

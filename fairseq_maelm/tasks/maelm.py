@@ -73,8 +73,7 @@ class MaelmTaskConfig(FairseqDataclass):
     mask_prob: float = option(0.15, help="fraction of tokens to predict")
     mask_prob_end: Optional[float] = option(
         None,
-        help="fraction of tokens to predict at --max-update; it changes linearly with the number of updates, from "
-        "--mask-prob (default: --mask-prob, constant)",
+        help="fraction of tokens to predict at --max-update, reached linearly from --mask-prob (default: --mask-prob)",
     )
     valid_mask_prob: Optional[float] = option(
         None,

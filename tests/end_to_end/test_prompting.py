@@ -164,7 +164,10 @@ def task_of(data: Path, task: Path, **options: Any) -> PromptTask:
 
 
 def test_missing_tables_and_short_models_are_refused(task, toy_data):
-    for examples, message in ((None, "--examples is missing: the folder with train.tsv"), ("no", "no/train.tsv")):
+    for examples, message in (
+        (None, "--examples FOLDER is required: the folder with train.tsv"),
+        ("no", "no/train.tsv"),
+    ):
         with pytest.raises((ValueError, OSError), match=message):
             task_of(toy_data, task, examples=examples).load_dataset("train")
     with pytest.raises(ValueError, match="up to 64 tokens and the model has 32 positions: give --max-length 32"):

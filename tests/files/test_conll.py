@@ -76,7 +76,7 @@ def test_tabs_comments_and_windows_line_ends(tmp_path: Path) -> None:
         ("conll", "-1", "a O\nb c O\n", ":2 has 3 columns, but the lines before it have 2"),
         ("conll", "3", "a O\n", ":1 has 2 columns, so there is no column 3 of labels"),
         ("conll", "-1", "a\n", ":1 has 1 column, so there is no column -1 of labels"),
-        ("conll", "-1", "\n\n-DOCSTART- O\n", "has no sentence"),
+        ("conll", "-1", "\n\n-DOCSTART- O\n", "contains no sentences: check --format"),
         ("conll", "-1", "a O\nb\udcff O\n", "file:2: not valid UTF-8"),
         ("conll", "-1", "a\t \n", ":1 has no label in the column -1"),
     ],

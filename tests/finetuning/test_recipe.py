@@ -96,6 +96,6 @@ def test_what_is_no_recipe_at_all(tmp_path: Path) -> None:
 
 
 def test_two_recipes_of_one_task(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="both for the task CoLA"):
+    with pytest.raises(ValueError, match="two recipes for the task CoLA"):
         read_recipes([write(tmp_path / "a.yaml"), write(tmp_path / "b.yaml")])
     assert len(read_recipes([write(tmp_path / "a.yaml"), write(tmp_path / "b.yaml", task="RTE")])) == 2

@@ -166,7 +166,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def draw(results: list[dict[str, Any]], path: Path) -> None:
-    """Draw a panel for each set and measure, without first tokens; curves of whitened states are dashed.
+    """Plot mean-pooled results, a panel for each data set and measure; dashed lines are whitened.
 
     Raises:
         ValueError: matplotlib is missing.

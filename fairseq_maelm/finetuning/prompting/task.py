@@ -199,7 +199,7 @@ class PromptTask(EncoderTask):
     def load_dataset(self, split: str, **unused: Any) -> None:
         """Read and tokenize a split's table."""
         if self.cfg.examples is None:
-            raise ValueError(f"--examples is missing: the folder with {split}.tsv")
+            raise ValueError(f"--examples FOLDER is required: the folder with {split}.tsv")
         path, prompt = Path(self.cfg.examples) / f"{split}.tsv", self.prompter.prompt
         rows = list(read_table(path, texts=prompt.sentences, complete=any))
         targets = [prompt.target(row.label, row.place) for row in rows]

@@ -48,7 +48,7 @@ _CHUNK = 10_000
 
 
 def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
-    """Write the task's folder and return its manifest; the folder gets its name when it is complete.
+    """Write the task's folder and return its manifest; the folder appears when it is complete.
 
     Raises:
         CorpusError: a table is not valid; the message names file and line.

@@ -50,7 +50,7 @@ def _train_file(text: str) -> tuple[str, Path]:
     task, _, path = text.partition("=")
     if task not in TASKS or not path:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not TASK=FILE, such as QNLI=train.tsv, with a task of {', '.join(TASKS)}"
+            f"{text!r} is not TASK=FILE, such as QNLI=train.tsv, with TASK one of {', '.join(TASKS)}"
         )
     return task, existing_path(path)
 

@@ -54,12 +54,12 @@ class ExportSettings:
         "state, with its vocabulary (default: that of the model that was imported, with its ids and its tokenizer's "
         "files, or the stock model that computes the same, or maelm)",
     )
-    averaged_weights: bool = option(False, help="export of the average of the weights that --store-ema kept")
+    averaged_weights: bool = option(False, help="export the weight average that --store-ema kept")
     architecture: str | None = option(
         None,
         choices=tuple(ARCHITECTURES),
         help="architecture of the exported model (default: what the checkpoint was trained for, or the encoder if the "
-        "format cannot represent its prediction of masks)",
+        "format cannot represent the checkpoint's masked-token head)",
     )
     head: str | None = option(None, metavar="NAME", help="name of the fine-tuned head to export, if there are several")
     labels: Path | None = option(
@@ -75,8 +75,7 @@ class ExportSettings:
     )
     complete: bool = option(
         False,
-        help="a folder for transformers with the encoder that is also a checkpoint, with the decoder, heads, options "
-        "and vocabulary: for --checkpoint and `maelm import`",
+        help="also store the decoder, heads, options and vocabulary, so that the folder works as --checkpoint",
     )
 
     def __post_init__(self) -> None:

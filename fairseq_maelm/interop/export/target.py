@@ -79,7 +79,7 @@ def choose_content(
             logger.warning("only the encoder is exported, without prediction of masks: %s", "; ".join(found))
             return encoder
     if found:
-        other = "" if obstacles(source, replace(content, format="maelm")) else " --format maelm holds it."
+        other = "" if obstacles(source, replace(content, format="maelm")) else " --format maelm represents it."
         raise ValueError(
             f"{source.checkpoint.path} cannot become a {content.class_name} of Hugging Face: {'; '.join(found)}.{other}"
         )

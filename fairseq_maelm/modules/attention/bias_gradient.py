@@ -74,7 +74,7 @@ class GradientSum:
         return self._buffer.transpose(0, 1)
 
     def take(self, width: int) -> Tensor:
-        """Return the sum of this backward pass over pairs of equal distance <dtype>[H, width]; free the buffer."""
+        """Return the gradient, summed over pairs at equal distance, <dtype>[H, width]; free the buffer."""
         total = sum_over_distances(self.buffer(), self.index, width, self._dtype)
         self._buffer = None
         return total
