@@ -17,7 +17,7 @@ LAUNCHES = {
     "base_plus_plus": {"fp16": (725, 218), "bf16": (1077, 12)},
     "large_plus_plus": {"fp16": (1169, 362), "bf16": (1785, 12)},
     "modern_150m": {"fp16": (1234, 175), "bf16": (1585, 12)},
-    "small": {"fp16": (590, 85), "bf16": (754, 12)},
+    "modern_32m": {"fp16": (590, 85), "bf16": (754, 12)},
     "small_cpu": {"fp16": (473, 67), "bf16": (592, 12)},
     "tiny": {"fp16": (228, 62), "bf16": (302, 12)},
 }
@@ -27,7 +27,7 @@ _OF_ANOTHER_TORCH = 1.05
 @needs_fake_gpu
 @pytest.mark.parametrize(
     "recipe",
-    [pytest.param(name, marks=[] if name == "small" else pytest.mark.exhaustive) for name in LAUNCHES],
+    [pytest.param(name, marks=[] if name == "modern_32m" else pytest.mark.exhaustive) for name in LAUNCHES],
 )
 def test_a_step_waits_for_nothing_and_needs_what_the_recipe_states(recipe: str, tmp_path: Path) -> None:
     assert set(LAUNCHES) == {*names_in(RECIPES)} - {"adapt"}, "the model of adapt is the checkpoint's"

@@ -267,12 +267,12 @@ def test_a_recipe_may_leave_room_for_longer_sequences() -> None:
 
 
 def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
-    for name in set(names_in(FOLDER)) - {"adapt", "small", "small_cpu"}:
+    for name in set(names_in(FOLDER)) - {"adapt", "small_cpu"}:
         arch = f"maelm_{name}"
         assert recipe_command(arch.removeprefix("maelm_"), data, "--gpus", 0, "--arch", arch) == recipe_command(
             name, data, "--gpus", 0
         )
-    assert set(names_in(FOLDER)) == {*TABLE_3, "adapt", "modern_150m", "small", "small_cpu", "tiny"}
+    assert set(names_in(FOLDER)) == {*TABLE_3, "adapt", "modern_150m", "modern_32m", "small_cpu", "tiny"}
 
 
 @pytest.mark.parametrize(("cards", "smallest"), [([80e9] + [141e9] * 7, 80), ([141e9] * 8, 141), ([], 40)])
@@ -284,7 +284,7 @@ def test_sequences_per_gpu_follow_the_smallest_gpu(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: types.SimpleNamespace(total_memory=cards[gpu]))
     rows = {row[0].strip("`"): row for row in readme_rows() if row[0].startswith("`")}
     column = {40: 3, 80: 4, 141: 5}[smallest]
-    for name in ("base", "base_plus_plus", "large_plus_plus", "small"):
+    for name in ("base", "base_plus_plus", "large_plus_plus", "modern_32m"):
         words = recipe_command(name, data, *([] if cards else ["--gpus", 8]))
         assert option(words, "--distributed-world-size") == "8"
         assert int(rows[name][column]) * 512 == int(option(words, "--max-tokens"))
