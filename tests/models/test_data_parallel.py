@@ -85,6 +85,7 @@ def work(rank: int, port: int) -> None:
             others = [torch.empty_like(parameter.grad) for _ in range(RANKS)]
             dist.all_gather(others, parameter.grad)
             assert torch.equal(*others), (variant, name)
+    dist.barrier()  # Gloo aborts a rank whose peer is gone too early.
     dist.destroy_process_group()
 
 

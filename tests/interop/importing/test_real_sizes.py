@@ -28,7 +28,7 @@ SIZES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SIZES)
 def test_states_and_scores_agree_and_weights_come_back(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
