@@ -57,7 +57,7 @@ analyze --checkpoint {pretrained} --data {data} --output {new} | NAME=
 export --checkpoint {pretrained} --vocabulary {data} --output {new} --format fairseq --averaged-weights | holds no
 finetune {sentences} --checkpoint {pretrained} --output {new} --recipe SNLI | there is no recipe SNLI
 prepare glue {glue} --vocabulary {data} --output {new} --train-file RTE | 'RTE' is not TASK=FILE
-prepare glue {glue} --vocabulary {data} --output {new} --train-file SNLI={sentences.tsv} | with a task of CoLA
+prepare glue {glue} --vocabulary {data} --output {new} --train-file SNLI={sentences.tsv} | with TASK one of CoLA
 prepare glue {glue} --vocabulary {data} --output {new} --tasks CoLA | there is no .*CoLA/train.tsv
 prepare sentences --train {sentences.tsv} --vocabulary {data} --output {new} --max-length 5 | must be at least 6, not 5
 prepare corpus {documents.txt} --output {new} --shards 101 | must be between 1 and 100
