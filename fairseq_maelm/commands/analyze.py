@@ -1,4 +1,4 @@
-"""The sub-command ``maelm analyze``."""
+"""The command ``maelm analyze``."""
 
 import argparse
 import re

@@ -1,4 +1,4 @@
-"""The sub-command ``maelm answer``."""
+"""The command ``maelm answer``."""
 
 import argparse
 import json

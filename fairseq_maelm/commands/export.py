@@ -1,4 +1,4 @@
-"""The sub-command ``maelm export``."""
+"""The command ``maelm export``."""
 
 import argparse
 import sys

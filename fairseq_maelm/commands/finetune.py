@@ -1,4 +1,4 @@
-"""The sub-command ``maelm finetune``."""
+"""The command ``maelm finetune``."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The sub-command ``maelm import``."""
+"""The command ``maelm import``."""
 
 import argparse
 import sys

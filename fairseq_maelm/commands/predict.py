@@ -1,4 +1,4 @@
-"""The sub-command ``maelm predict``, for all kinds of fine-tuning."""
+"""The command ``maelm predict``, for all kinds of fine-tuning."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""The sub-command ``maelm prepare corpus``."""
+"""The command ``maelm prepare corpus``."""
 
 import argparse
 import logging

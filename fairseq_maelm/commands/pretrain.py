@@ -1,4 +1,4 @@
-"""The sub-command ``maelm pretrain``."""
+"""The command ``maelm pretrain``."""
 
 import argparse
 from pathlib import Path

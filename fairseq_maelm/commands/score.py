@@ -1,4 +1,4 @@
-"""The sub-command ``maelm score``: sentences and minimal pairs scored by a masked language model."""
+"""The command ``maelm score``: sentences and minimal pairs scored by a masked language model."""
 
 import argparse
 import json

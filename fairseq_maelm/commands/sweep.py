@@ -1,4 +1,4 @@
-"""The sub-command ``maelm sweep``."""
+"""The command ``maelm sweep``."""
 
 import argparse
 import shlex
