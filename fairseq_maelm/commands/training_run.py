@@ -122,6 +122,11 @@ def _refuse_other_settings(folder: Path, configuration: Any) -> None:
     before = read_configuration(folder)
     if before is None:
         return
+    if not {"optimization", "dataset"} <= before.keys():
+        raise ValueError(
+            f"{folder} holds a checkpoint whose settings cannot be compared, such as one of an old fairseq: name "
+            "another --output, or give --replace to rename this one"
+        )
     now: Any = OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)
     found = different_settings(before, now)
     if found:

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from end_to_end.small import LAST, contents, results
 from end_to_end.toy import run, toy_data
 
 import fairseq_maelm
-from fairseq_maelm.commands.training_run import after_interrupt, different_settings
+from fairseq_maelm.commands.training_run import _refuse_other_settings, after_interrupt, different_settings
 
 __all__ = ["toy_data"]
 
@@ -49,6 +50,13 @@ def test_a_used_folder_is_continued_refused_or_renamed(
     pretrain(toy_data, folder, "--replace", lr=2e-3)
     assert results(folder / LAST)["updates"] == 3
     assert results(tmp_path / "run.old-1" / LAST)["updates"] == 5
+
+
+def test_a_checkpoint_with_a_flat_list_of_options_is_refused_with_the_reason(tmp_path: Path) -> None:
+    options = argparse.Namespace(task="maelm", arch="maelm_tiny", update_freq=[1])
+    torch.save({"args": options, "cfg": None, "model": {"weight": torch.zeros(1)}}, tmp_path / LAST)
+    with pytest.raises(ValueError, match="whose settings cannot be compared, such as one of an old fairseq: name"):
+        _refuse_other_settings(tmp_path, configuration())
 
 
 def configuration(**changes: Any) -> dict[str, dict[str, Any]]:

@@ -36,3 +36,6 @@ def test_keys_are_distinct_uniform_and_depend_on_seed_and_purpose() -> None:
 def test_shards_are_even_and_independent_of_the_validation_split() -> None:
     targets = draw_split(100_000, 20_000, 4, seed=3).targets(0, 100_000)
     assert np.abs(np.bincount(targets, minlength=5) / 20_000 - 1).max() < 0.03
+    # The keys of the split itself would do too, but other shards would come out of the same command.
+    drawn = draw_split(100_000, 0, 4, seed=3).targets(0, 100_000)
+    assert (drawn == random_keys(0, 100_000, 3, "shard") % np.uint64(4)).all()
