@@ -13,7 +13,8 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.logging import metrics
-from plain.maelm import PlainConfig, State
+from maelm_in_one_file import Config, State, t5_bucket
+from plain.authors_buckets import reference_bucket
 
 from fairseq_maelm.cli import main
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme
@@ -105,7 +106,7 @@ def model_of(vocabulary_size: int = 40, seed: int = 0, **changes: Any) -> MaelmM
     return model.eval()
 
 
-def plain_of(model: MaelmModel) -> tuple[State, PlainConfig]:
+def plain_of(model: MaelmModel) -> tuple[State, Config]:
     """The leaf parameters of a model in double precision, and what its plain re-implementation is to know."""
     config = model.config
     state = {
@@ -113,13 +114,13 @@ def plain_of(model: MaelmModel) -> tuple[State, PlainConfig]:
         for name, tensor in model.state_dict().items()
         if tensor.is_floating_point()
     }
-    return state, PlainConfig(
+    return state, Config(
         encoder_layers=config.encoder_layers,
         encoder_attention_heads=config.encoder_attention_heads,
         decoder_layers=config.decoder_layers,
         decoder_attention_heads=config.encoder_attention_heads,
         mask_index=model.mask_index,
-        relative_buckets=config.relative_buckets,
+        bucket={"t5": t5_bucket, "reference": reference_bucket, "none": None}[config.relative_buckets],
         relative_num_buckets=config.relative_num_buckets,
         relative_max_distance=config.relative_max_distance,
         modern=config.layer == "modern",

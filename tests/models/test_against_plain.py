@@ -1,10 +1,10 @@
 """The model equals the plain re-implementation in outputs and in the gradients of all parameters."""
 
+import maelm_in_one_file as plain
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from plain.maelm import PlainOutput, PlainSequence, plain_forward
 from support import FAMILIES, batch_of, model_of, plain_of, random_sequences
 
 from fairseq_maelm.data.masking_variants import EncoderView
@@ -14,29 +14,30 @@ LENGTHS = [13, 30, 7, 2]
 MASKED = [[0, 3, 4, 12], [1, 2, 28], [6], [1]]
 
 
-def plainly(model, sequences, masked, mask_index=None, staying=()) -> tuple[PlainOutput, dict[str, torch.Tensor]]:
+def plainly(
+    model, sequences, masked, mask_index=None, staying=()
+) -> tuple[list[plain.Output], dict[str, torch.Tensor]]:
     """Run the plain implementation in double precision on the same weights; also gives its leaf parameters.
 
     Masks are dropped, or stay in the encoder's input: all with ``mask_index``, or those of the ``staying`` sequences.
     """
     state, plain_config = plain_of(model)
-    plain_sequences = []
+    outputs = []
     for row, (sequence, positions) in enumerate(zip(sequences, masked)):
         shown, stay = np.array(sequence), mask_index is not None or row in staying
         if stay:
             shown[positions] = model.mask_index
         visible = [i for i in range(len(sequence)) if stay or i not in positions]
-        plain_sequences.append(
-            PlainSequence(
-                visible_tokens=[int(shown[i]) for i in visible],
-                visible_positions=visible,
-                length=len(sequence),
-                decoder_rows=[True] * len(visible),
-                predicted_positions=positions,
-                targets=[int(sequence[i]) for i in positions],
-            )
+        masked_sequence = plain.Sequence(
+            visible_tokens=[int(shown[i]) for i in visible],
+            visible_positions=visible,
+            length=len(sequence),
+            decoder_rows=[True] * len(visible),
+            predicted_positions=positions,
+            targets=[int(sequence[i]) for i in positions],
         )
-    return plain_forward(state, plain_config, plain_sequences), state
+        outputs.append(plain.forward(state, plain_config, masked_sequence))
+    return outputs, state
 
 
 def precise_enough(model):
@@ -82,15 +83,16 @@ def test_outputs_and_gradients_equal(changes, kept):
     loss = F.cross_entropy(logits, targets, reduction="sum")
     loss.backward()
 
-    plain, state = plainly(model, sequences, MASKED, mask_index)
-    plain.loss.backward()
+    outputs, state = plainly(model, sequences, MASKED, mask_index)
+    expected_loss = sum(output.loss for output in outputs)
+    expected_loss.backward()
 
-    torch.testing.assert_close(logits.double(), plain.logits, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(loss.double(), plain.loss, rtol=1e-6, atol=1e-5)
+    expected_logits = torch.cat([output.logits for output in outputs])
+    torch.testing.assert_close(logits.double(), expected_logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(loss.double(), expected_loss, rtol=1e-6, atol=1e-5)
     for layer, states in enumerate(extra["inner_states"]):
-        for row, expected in enumerate(plain.encoder_states):
-            actual = states[row, : len(expected[layer])]
-            torch.testing.assert_close(actual.double(), expected[layer], rtol=1e-5, atol=1e-5)
+        for row, expected in enumerate(output.encoder_states[layer] for output in outputs):
+            torch.testing.assert_close(states[row, : len(expected)].double(), expected, rtol=1e-5, atol=1e-5)
     assert_gradients_equal(model, state)
 
 
@@ -103,9 +105,10 @@ def test_loss_with_masks_of_some_sequences_kept(family, attention):
     assert len(net_input["layout"]["returned_rows"]) == len(MASKED[0]) + len(MASKED[2])
     loss = model(**net_input, target=targets)[0]
     loss.backward()
-    plain, state = plainly(model, sequences, MASKED, staying=(0, 2))
-    plain.loss.backward()
-    torch.testing.assert_close(loss.double(), plain.loss, rtol=1e-6, atol=1e-5)
+    outputs, state = plainly(model, sequences, MASKED, staying=(0, 2))
+    expected_loss = sum(output.loss for output in outputs)
+    expected_loss.backward()
+    torch.testing.assert_close(loss.double(), expected_loss, rtol=1e-6, atol=1e-5)
     assert_gradients_equal(model, state)
 
 

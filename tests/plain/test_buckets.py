@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 import pytest
+from maelm_in_one_file import t5_bucket
 
-from .buckets import reference_bucket, t5_bucket
+from .authors_buckets import reference_bucket
 
 BucketFunction = Callable[[int, int, int], int]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import maelm_in_one_file as plain
 import numpy as np
 import pytest
 import torch
-from plain.maelm import PlainSequence, plain_forward
 from support import FAMILIES, dictionary_of, model_of, plain_of, random_sequences
 from text.vocabularies import KINDS
 
@@ -40,10 +40,10 @@ def by_brute_force(model: Any, view: EncoderView, sentence: Sentence, hidden: Se
         ]
         tokens = [model.mask_index if place in places else int(sentence.tokens[place]) for place in visible]
         rows = [view.masked_input != "reset" or place not in places for place in visible]
-        asked = PlainSequence(
+        asked = plain.Sequence(
             tokens, visible, len(sentence.tokens), rows, [places[0]], [int(sentence.tokens[places[0]])]
         )
-        found.append(-float(plain_forward(state, config, [asked]).loss.detach()))
+        found.append(-float(plain.forward(state, config, asked).loss.detach()))
     return found
 
 

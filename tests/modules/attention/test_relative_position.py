@@ -1,8 +1,9 @@
 """Relative position bias: buckets as in the plain re-implementation, gathered at original positions."""
 
+import maelm_in_one_file
 import pytest
 import torch
-from plain import buckets as plain_buckets
+from plain import authors_buckets
 
 from fairseq_maelm.modules.attention.relative_position import (
     BUCKET_FUNCTIONS,
@@ -17,7 +18,7 @@ SETTINGS = [(32, 128), (64, 128), (128, 256), (8, 20), (4, 3)]
 @pytest.mark.parametrize(("num_buckets", "max_distance"), SETTINGS)
 @pytest.mark.parametrize("name", ["t5", "reference"])
 def test_equals_exact_integer_buckets(name, num_buckets, max_distance):
-    plain = {"t5": plain_buckets.t5_bucket, "reference": plain_buckets.reference_bucket}[name]
+    plain = {"t5": maelm_in_one_file.t5_bucket, "reference": authors_buckets.reference_bucket}[name]
     for distance in range(-600, 601):
         ours = BUCKET_FUNCTIONS[name](distance, num_buckets, max_distance)
         assert ours == plain(distance, num_buckets, max_distance), distance
