@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from fairseq_maelm.finetuning.kinds import add_threshold
+from fairseq_maelm.finetuning.squad.kind import add_threshold
 from fairseq_maelm.options import add_checkpoint, add_device, add_json, add_vocabulary, existing_path
 
 

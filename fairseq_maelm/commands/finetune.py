@@ -8,7 +8,7 @@ from fairseq_maelm.commands.training_run import add_run_arguments, after_interru
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.doubtful_results import warn_about_training
-from fairseq_maelm.finetuning.kinds import KINDS
+from fairseq_maelm.finetuning.kinds import kinds
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipe
 from fairseq_maelm.options import UsageError, add_checkpoint, add_output, add_seed, existing_path, number
 from fairseq_maelm.training.options import (
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
 def default_recipe(folder: Path) -> str:
     """Return the name of the recipe for a prepared folder; raise a FileNotFoundError for any other folder."""
     manifest: dict[str, Any] = read_json(folder / MANIFEST_FILE) if (folder / MANIFEST_FILE).is_file() else {}
-    for kind in KINDS.values():
+    for kind in kinds().values():
         if recipe := kind.recipe(folder, manifest):
             return recipe
     raise FileNotFoundError(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairseq_maelm.files.atomic import refuse_existing, write_bytes
 from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
-from fairseq_maelm.finetuning.kinds import KINDS
+from fairseq_maelm.finetuning.kinds import kinds, predict_input
 from fairseq_maelm.options import (
     UsageError,
     add_batch_size,
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_batch_size(parser)
     add_device(parser)
     options = {}
-    for name, kind in KINDS.items():
+    for name, kind in kinds().items():
         declared = len(parser._actions)
         kind.add_options(parser)
         options[name] = parser._actions[declared:]
@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> None:
 
     refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
     task = read_checkpoint(args.checkpoint).task_name
-    name = next((name for name, kind in KINDS.items() if task in kind.tasks), None)
+    name = next((name for name, kind in kinds().items() if task in kind.tasks), None)
     if name is None:
-        known = ", ".join(task for kind in KINDS.values() for task in kind.tasks)
+        known = ", ".join(task for kind in kinds().values() for task in kind.tasks)
         raise ValueError(f"{args.checkpoint} is a checkpoint of the task {task}: give one of {known}")
     if args.prompt is None and task == "maelm":
         raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         if args.input == STANDARD_INPUT:
             args.input = _stored_input(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        predicted = KINDS[name].predict_input(args)
+        predicted = predict_input(name, args)
     if args.report and not predicted.right:
         raise UsageError("--report needs an input with right labels")
     if args.output is None:
@@ -108,10 +108,10 @@ def _stored_input(folder: Path) -> Path:
 
 def _refuse_options_of_other_kinds(args: argparse.Namespace, name: str, task: str) -> None:
     for other, actions in args.options_of_kinds.items():
-        for action in actions if other not in (name, *KINDS[name].accepts) else ():
+        for action in actions if other not in (name, *kinds()[name].accepts) else ():
             if getattr(args, action.dest) != action.default:
                 tasks = ", ".join(
-                    each for own, kind in KINDS.items() if other in (own, *kind.accepts) for each in kind.tasks
+                    each for own, kind in kinds().items() if other in (own, *kind.accepts) for each in kind.tasks
                 )
                 raise UsageError(
                     f"{action.option_strings[0]} is for checkpoints of {tasks}, and {args.checkpoint} is one of {task}"

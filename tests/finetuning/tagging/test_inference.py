@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_maelm.files.conll import Layout
-from fairseq_maelm.finetuning.kinds import KINDS
+from fairseq_maelm.finetuning.kinds import kinds
 from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.tagging import inference
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
@@ -24,7 +24,7 @@ def predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     def predicted(name: str, text: str, *options: str, outputs: int = 3) -> Predicted:
         parser = CommandParser()
-        KINDS["tagging"].add_options(parser)
+        kinds()["tagging"].add_options(parser)
         args = parser.parse_args(options)
         args.input, args.batch_size = tmp_path / name, 2
         args.checkpoint = args.vocabulary = tmp_path

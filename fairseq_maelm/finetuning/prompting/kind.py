@@ -1,0 +1,21 @@
+"""What the commands need to know about prompts."""
+
+import argparse
+
+from fairseq_maelm.finetuning.glue_layout import TASKS
+from fairseq_maelm.finetuning.kinds import Kind
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("prompts: pretrained checkpoints, and those fine-tuned with a prompt")
+    group.add_argument(
+        "--prompt", metavar="PROMPT",
+        help=f"prompt: one of {', '.join(TASKS)}, or a .yaml or .json file (default: the checkpoint's prompt, if any)",
+    )  # fmt: skip
+    group.add_argument(
+        "--several-pieces", action="store_true",
+        help="allow label words of several pieces; a word's score is the mean log-probability of its pieces",
+    )  # fmt: skip
+
+
+KIND = Kind(("maelm_prompt", "maelm"), _add_options, accepts=("sentences",))

@@ -1,0 +1,28 @@
+"""What the commands need to know about tasks of sentences."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.corpus.tables import ColumnsWithId
+from fairseq_maelm.finetuning.kinds import Kind
+from fairseq_maelm.finetuning.recipe import RECIPES
+from fairseq_maelm.options import add_settings
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+from fairseq_maelm.training.options import names_in
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser, ColumnsWithId)
+
+
+def _recipe(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+    if manifest.get("task") in names_in(RECIPES):
+        return str(manifest["task"])
+    if (folder / "input0" / "train.idx").is_file():
+        return "sentences" if (folder / "label" / DICTIONARY_FILE).is_file() else "sentences_regression"
+    return None
+
+
+KIND = Kind(("maelm_sentences", "sentence_prediction"), _add_options, _recipe)

@@ -1,0 +1,37 @@
+"""What the commands need to know about questions."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.finetuning.kinds import Kind
+from fairseq_maelm.options import number
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("questions of SQuAD 2.0, which may have no answer")
+    add_threshold(group)
+    group.add_argument(
+        "--null-odds", type=Path, metavar="FILE",
+        help="new JSON file that maps each question's id to the score of no answer minus the score of the best "
+        "answer, in logits",
+    )  # fmt: skip
+
+
+def add_threshold(parser: Any) -> None:
+    """Declare ``--threshold``."""
+    parser.add_argument(
+        "--threshold", type=number(float), metavar="X",
+        help="largest value, in logits, of the score of no answer minus the score of the best answer at which that "
+        "answer is given; inf always gives an answer (default: the checkpoint's --null-threshold, usually 0)",
+    )  # fmt: skip
+
+
+def _recipe(folder: Path, manifest: Mapping[str, Any]) -> str | None:
+    if manifest.get("kind") != "squad" or "valid" not in manifest["splits"]:
+        return None
+    return "squad" if manifest["splits"]["valid"]["version"] == "1.1" else "squad2"
+
+
+KIND = Kind(("maelm_squad",), _add_options, _recipe)
