@@ -2,19 +2,16 @@
 
 Reason: fairseq writes the first file of a save under a temporary name and renames it, but copies the other files, such
 as checkpoint_last.pt, in place. A kill in between leaves a truncated checkpoint_last.pt from which no run can resume.
-The temporary name is the same for all runs, so that two runs in one folder write into the same file, and a failed write
-is repeated after the data that are there already. Here each unfinished file has a different name, and the next run in
-the folder removes those of killed runs.
+It writes no file through to the disk, so that after a power failure a renamed file may be empty. The temporary name is
+the same for all runs, so that two runs in one folder write into the same file, and a failed write is repeated after the
+data that are there already. ``files.atomic`` has none of these faults, and the next run removes its leftovers.
 Test: tests/fairseq_fixes/test_checkpoint_files.py.
 """
 
-import contextlib
 import os
-import re
-import secrets
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +20,13 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from fairseq_maelm.fairseq_fixes.replacements import replaces
+from fairseq_maelm.files.atomic import atomic_file
 
 _ATTEMPTS, _PAUSE_SECONDS = 3, 2.5
-# Names of unfinished files: this module's, and fairseq's without it.
-_UNFINISHED = re.compile(r"(?:checkpoint.*|crash)\.pt(?:\.\d+-[0-9a-f]{8})?\.tmp")
+_BLOCK = 2**22
 
 _copy_in_place = PathManager.copy
 _save_otherwise = checkpoint_utils.torch_persistent_save
-
-
-@contextlib.contextmanager
-def _unfinished(target: str) -> Iterator[str]:
-    """Yield a name for a file that is renamed to ``target`` after the block, or removed after an exception."""
-    name = f"{target}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
-        yield name
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(name)
-        raise
 
 
 @replaces(PathManager, "copy")
@@ -53,9 +37,8 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
     """
     if not overwrite or PathManager.path_requires_pathmanager(target):
         return bool(_copy_in_place(source, target, overwrite))
-    with _unfinished(target) as name:
-        if not _copy_in_place(source, name, overwrite=True):
-            raise OSError(f"{source} could not be copied to {target}")
+    with open(source, "rb") as whole, atomic_file(Path(target)) as stream:
+        shutil.copyfileobj(whole, stream, _BLOCK)
     return True
 
 
@@ -67,7 +50,7 @@ def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
         return
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            with _unfinished(filename) as name, open(name, "wb") as stream:
+            with atomic_file(Path(filename)) as stream:
                 torch.save(obj, stream)
             return
         except Exception:
@@ -83,10 +66,3 @@ def verify_folder(save_dir: str) -> None:
         os.makedirs(save_dir, exist_ok=True)
     with tempfile.TemporaryFile(dir=save_dir):
         return
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove unfinished files of killed runs; the caller must hold the folder's lock."""
-    for path in folder.iterdir():
-        if _UNFINISHED.fullmatch(path.name):
-            path.unlink(missing_ok=True)

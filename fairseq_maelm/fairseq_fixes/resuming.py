@@ -22,7 +22,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 
 from fairseq_maelm.checkpoints.plain_data import reason_of
-from fairseq_maelm.fairseq_fixes.checkpoint_files import copy_whole, remove_unfinished
+from fairseq_maelm.fairseq_fixes.checkpoint_files import copy_whole
 from fairseq_maelm.fairseq_fixes.collectives import broadcast_object
 from fairseq_maelm.fairseq_fixes.early_stopping import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.ema import load_with_average
@@ -97,10 +97,8 @@ def _refuse(reason: Any) -> NoReturn:
 
 def _prepare(cfg: Any, trainer: Any) -> Start:
     if not cfg.no_save:
-        folder = Path(cfg.save_dir)
-        _hold(folder)
-        remove_unfinished(folder)
-        remove_partial_files(folder)
+        _hold(Path(cfg.save_dir))
+        remove_partial_files(Path(cfg.save_dir))
     start = choose_start(cfg, trainer.checkpoint_suffix, type(trainer.get_criterion()).__name__)
     if not cfg.no_save:
         write_with_first_checkpoint(read_setup_files(trainer.task, Path(cfg.save_dir)))

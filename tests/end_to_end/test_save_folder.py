@@ -50,7 +50,7 @@ def test_a_second_run_is_told_who_has_the_folder(data, tmp_path):
         first.kill()
         first.wait()
     # What the first one leaves is in nobody's way, and removed.
-    leftover = folder / f"{LAST}.{first.pid}-0123abcd.tmp"
+    leftover = folder / f"{LAST}.{first.pid}.partial"
     leftover.write_bytes(b"half")
     assert (folder / LOCK_FILE).exists()
     reached = results(folder / LAST)["updates"]

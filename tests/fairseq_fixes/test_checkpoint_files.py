@@ -1,8 +1,12 @@
-"""After a kill, an error, a full disk or with a second run, the earlier checkpoint is still there."""
+"""After a kill, an error, a full disk or a power failure, the earlier checkpoint is still there."""
 
 import errno
+import os
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -10,106 +14,90 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from fairseq_maelm.fairseq_fixes import checkpoint_files
-from fairseq_maelm.fairseq_fixes.checkpoint_files import remove_unfinished
+from fairseq_maelm.files.atomic import remove_partial_files
 
-OLD, NEW = b"old" * 1000, b"new" * 5000
+OLD, NEW = {"run": 1}, {"run": 2, "weight": torch.ones(1000)}
+LAST = "checkpoint_last.pt"
 
 
 @pytest.fixture
-def files(tmp_path):
-    source, target = tmp_path / "checkpoint_1_20.pt", tmp_path / "checkpoint_last.pt"
-    source.write_bytes(NEW)
-    target.write_bytes(OLD)
-    return source, target
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    torch.save(OLD, tmp_path / LAST)
+    torch.save(NEW, tmp_path / "checkpoint2.pt")
+    monkeypatch.setattr(checkpoint_files, "time", SimpleNamespace(sleep=lambda seconds: None))
+    return tmp_path
 
 
-def stopping_halfway(error):
-    """Return a copy function that writes half of the file and then raises an error."""
-
-    def copyfile(source, target):
-        with open(source, "rb") as whole, open(target, "wb") as half:
-            content = whole.read()
-            half.write(content[: len(content) // 2])
-        raise error
-
-    return copyfile
+def save(folder: Path) -> None:
+    checkpoint_utils.torch_persistent_save(NEW, str(folder / LAST))
 
 
-class Killed(BaseException):
-    """Stands for a kill, which runs no exception handlers."""
+def copy(folder: Path) -> None:
+    assert PathManager.copy(str(folder / "checkpoint2.pt"), str(folder / LAST), overwrite=True)
 
 
-def test_a_copy_replaces_the_old_file_and_a_kill_halfway_leaves_it(files, monkeypatch):
-    source, target = files
-    monkeypatch.setattr(shutil, "copyfile", stopping_halfway(Killed()))
-    with pytest.raises(Killed):
-        PathManager.copy(str(source), str(target), overwrite=True)
-    assert target.read_bytes() == OLD
-    monkeypatch.undo()
-    # The leftovers of the kill do not matter.
-    assert PathManager.copy(str(source), str(target), overwrite=True)
-    assert target.read_bytes() == NEW
-    assert names(target.parent) == [source.name, target.name]
+def fail_halfway(monkeypatch: pytest.MonkeyPatch, end: Callable[[], Any]) -> None:
+    """Let saving and copying write half of a file and then end in another way."""
+
+    def write(content: Any, stream: BinaryIO, *_: Any) -> None:
+        stream.write(b"half")
+        stream.flush()
+        end()
+
+    monkeypatch.setattr(torch, "save", write)
+    monkeypatch.setattr(shutil, "copyfileobj", write)
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_other(files, monkeypatch):
-    source, target = files
-    monkeypatch.setattr(shutil, "copyfile", stopping_halfway(OSError(errno.ENOSPC, "No space left on device")))
-    with pytest.raises(OSError, match="No space left"):
-        PathManager.copy(str(source), str(target), overwrite=True)
-    assert target.read_bytes() == OLD
-    assert names(target.parent) == [source.name, target.name]
-
-
-def names(folder):
+def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_unfinished_files_of_two_runs_have_names_of_their_own(tmp_path, monkeypatch):
-    """The second run saves while the first one is still writing."""
-    target, first = tmp_path / "checkpoint_last.pt", {"run": 1, "weight": torch.ones(1000)}
-    save = torch.save
+@pytest.mark.parametrize("write", [save, copy])
+def test_a_kill_or_a_full_disk_halfway_leaves_the_old_file(write, folder, monkeypatch):
+    with monkeypatch.context() as killing:
+        fail_halfway(killing, lambda: os._exit(9))
+        if not (child := os.fork()):
+            write(folder)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert torch.load(folder / LAST) == OLD and len(names(folder)) == 3
+    remove_partial_files(folder)  # as the next run in the folder does
 
-    def save_in_the_middle(state, stream):
-        save(state, stream)
-        if state is first:
-            checkpoint_utils.torch_persistent_save({"run": 2}, str(target))
-            assert len(names(tmp_path)) == 2
-            assert torch.load(target) == {"run": 2}
+    def fill_disk() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(torch, "save", save_in_the_middle)
-    checkpoint_utils.torch_persistent_save(first, str(target))
-    assert torch.load(target)["run"] == 1
-    assert names(tmp_path) == [target.name]
+    with monkeypatch.context() as full:
+        fail_halfway(full, fill_disk)
+        with pytest.raises(OSError, match="No space left"):
+            write(folder)
+    assert torch.load(folder / LAST) == OLD
+    write(folder)
+    assert torch.load(folder / LAST)["run"] == 2
+    assert names(folder) == ["checkpoint2.pt", LAST]
 
 
-def test_a_save_that_failed_is_repeated_in_an_empty_file(tmp_path, monkeypatch):
-    target, save, failures = tmp_path / "checkpoint_last.pt", torch.save, [OSError("busy"), OSError("busy")]
+@pytest.mark.parametrize("write", [save, copy])
+def test_content_and_name_reach_the_disk_in_this_order(write, folder, monkeypatch):
+    done: list[str] = []
+    for name in ("fsync", "replace"):
+        function = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, name=name, call=function: (done.append(name), call(*args)))
+    write(folder)
+    assert done == ["fsync", "replace", "fsync"]
+
+
+def test_a_save_that_failed_twice_is_repeated_in_an_empty_file(folder, monkeypatch):
+    failures, whole = [OSError("busy"), OSError("busy")], torch.save
 
     def failing(state, stream):
         if failures:
             stream.write(b"half a file")
             raise failures.pop()
-        save(state, stream)
+        whole(state, stream)
 
     monkeypatch.setattr(torch, "save", failing)
-    monkeypatch.setattr(checkpoint_files, "time", SimpleNamespace(sleep=lambda seconds: None))
-    checkpoint_utils.torch_persistent_save({"run": 1}, str(target))
-    assert torch.load(target) == {"run": 1}
-    failures += [OSError("full")] * 3
-    with pytest.raises(OSError, match="full"):
-        checkpoint_utils.torch_persistent_save({"run": 2}, str(target))
-    assert torch.load(target) == {"run": 1}
-    assert names(tmp_path) == [target.name]
-
-
-def test_what_killed_runs_left_is_removed_and_nothing_else(tmp_path):
-    left = ["checkpoint_last.pt.4711-0a1b2c3d.tmp", "checkpoint_1_20.pt.tmp", "crash.pt.tmp"]
-    kept = ["checkpoint_last.pt", "checkpoint_notes.tmp", "thesis.tmp", "checkpoint_best.pt.old"]
-    for name in left + kept:
-        (tmp_path / name).write_text("x")
-    remove_unfinished(tmp_path)
-    assert names(tmp_path) == sorted(kept)
+    save(folder)
+    assert torch.load(folder / LAST)["run"] == 2
 
 
 def test_the_folder_is_made_and_tried_without_a_name_in_it(tmp_path):

@@ -52,6 +52,6 @@ def test_a_full_disk(command: str, size: int, world: World, monkeypatch: pytest.
     assert command in BY_FILE or not world.path("new").exists()
     assert not list(world.folder.rglob("checkpoint*.pt")) or command not in BY_FILE
     world.run(COMMANDS[command])
-    left = [path.name for path in world.folder.rglob("*") if path.name.endswith((".partial", ".tmp", ".unfinished"))]
+    left = [path.name for path in world.folder.rglob("*") if path.name.endswith((".partial", ".unfinished"))]
     world.remove_new()
     assert left == []
