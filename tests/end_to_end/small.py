@@ -60,7 +60,7 @@ def updates(output: str) -> list[dict[str, Any]]:
 
 
 def results(path: Path) -> dict[str, Any]:
-    """All of a checkpoint that is a result of training: weights, optimizer, learning rate, place in the data."""
+    """All of a checkpoint that is a result of training: weights, optimizer, learning rate, place in the data, EMA."""
     state = torch.load(path)
     return {
         "model": state["model"],
@@ -68,6 +68,7 @@ def results(path: Path) -> dict[str, Any]:
         "learning rate": state["optimizer_history"][-1]["lr_scheduler_state"],
         "updates": state["optimizer_history"][-1]["num_updates"],
         "place": state["extra_state"]["train_iterator"],
+        "average": state["extra_state"].get("ema"),
     }
 
 

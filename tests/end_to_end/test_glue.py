@@ -23,35 +23,30 @@ STS_COLUMNS = "index genre filename year old_index source1 source2 sentence1 sen
 pytestmark = pytest.mark.slow
 
 
-def write_table(path: Path, columns: str, rows: list[list[str]]) -> None:
-    lines = ["\t".join(columns.split()), *("\t".join(row) for row in rows)]
+def write_split(path: Path, columns: str, values: dict[str, Any], rows: int, copies: int, generator: Any) -> None:
+    """Write sentences about equal topics, with copies of the topic's label or score in the last columns."""
+    lines, names = ["\t".join(columns.split())], columns.split()
+    for number in range(rows):
+        topic = generator.choice(sorted(TOPICS))
+        texts = [sentence(topic, generator), sentence(topic, generator)]
+        filler = ["x"] * (len(names) - 3 - copies)
+        lines.append("\t".join([str(number), *filler, *texts, *[f"{values[topic]}"] * copies]))
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def write_glue(folder: Path) -> None:
     """MNLI and STS-B in GLUE's layout, about the toy corpus' topics."""
     generator = random.Random(3)
-    topics = sorted(TOPICS)
-    for task in ("MNLI", "STS-B"):
-        (folder / task).mkdir(parents=True)
-    for name, count in MNLI_ROWS.items():
-        rows = []
-        for number in range(count):
-            topic = generator.choice(topics)
-            label = LABELS[topic]
-            row = [str(number), *"abcdefg", sentence(topic, generator), sentence(topic, generator)]
-            votes = [] if name.startswith("test") else [label] * (2 if name == "train" else 6)
-            rows.append(row + votes)
-        labels = {"train": " label1 gold_label", "dev": " label1 label2 label3 label4 label5 gold_label", "test": ""}
-        write_table(folder / "MNLI" / f"{name}.tsv", MNLI_COLUMNS + labels[name.split("_")[0]], rows)
-    for name, count in STS_ROWS.items():
-        rows = []
-        for number in range(count):
-            topic = generator.choice(topics)
-            row = [str(number), *"abcdef", sentence(topic, generator), sentence(topic, generator)]
-            score = [] if name == "test" else [f"{SCORES[topic]:.3f}"]
-            rows.append(row + score)
-        write_table(folder / "STS-B" / f"{name}.tsv", STS_COLUMNS + ("" if name == "test" else " score"), rows)
+    votes = {"train": "label1 gold_label", "dev": "label1 label2 label3 label4 label5 gold_label", "test": ""}
+    for name, rows in MNLI_ROWS.items():
+        last = votes[name.split("_")[0]]
+        columns = f"{MNLI_COLUMNS} {last}"
+        write_split(folder / "MNLI" / f"{name}.tsv", columns, LABELS, rows, len(last.split()), generator)
+    for name, rows in STS_ROWS.items():
+        last = "" if name == "test" else "score"
+        columns = f"{STS_COLUMNS} {last}"
+        write_split(folder / "STS-B" / f"{name}.tsv", columns, SCORES, rows, len(last.split()), generator)
 
 
 @pytest.fixture(scope="module")

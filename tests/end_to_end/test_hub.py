@@ -67,46 +67,37 @@ def test_what_was_learned_fills_the_masks(hub, learned):
     assert sum(candidates[0][0].text in sentences for candidates in filled) == right
 
 
-# Text
-
-
 def test_text_survives_encoding_and_decoding(hub):
     tokens = hub.encode(TEXTS[0])
     assert tokens.dtype == torch.int64 and tokens[0] == hub.dictionary.bos() and tokens[-1] == hub.dictionary.eos()
     # The vocabulary is uncased.
     assert hub.decode(hub.encode(*TEXTS)) == [each.lower() for each in TEXTS]
+    # As users of fairseq's RoBERTa expect.
+    assert hub.cfg is hub.config and hub.bpe.decode(hub.bpe.encode("the harbour")) == "the harbour"
 
 
 @pytest.mark.parametrize("texts", [TEXTS[:1], ["rope", TEXTS[1] * 3]])
 @pytest.mark.parametrize("max_length", [9, 512])
 def test_long_texts_are_truncated_as_glue_is_prepared(hub, texts, max_length):
-    stored = [np.append(hub.tokenizer.encode(text), hub.dictionary.eos()) for text in texts]
-    kept, was_truncated = truncate(stored, max_length)
-    tokens = hub.encode(*texts, max_length=max_length)
     end = hub.dictionary.eos()
+    kept, was_truncated = truncate([np.append(hub.tokenizer.encode(text), end) for text in texts], max_length)
+    tokens = hub.encode(*texts, max_length=max_length)
     assert tokens.tolist() == [hub.dictionary.bos(), *kept[0], *([end, *kept[1]] if len(kept) == 2 else [])]
     assert len(tokens) == (max_length if was_truncated else len(hub.encode(*texts)))
 
 
-def test_a_padded_batch_has_the_features_of_single_sentences(hub):
-    tokens = hub.encode_batch(TEXTS)
-    batch = hub.extract_features(tokens)
-    for row, features, text in zip(tokens, batch, TEXTS):
-        alone = hub.encode(text)
-        assert torch.equal(row[: len(alone)], alone) and (row[len(alone) :] == hub.dictionary.pad()).all()
-        torch.testing.assert_close(features[: len(alone)], hub.extract_features(alone)[0], rtol=1e-5, atol=1e-5)
-    assert (tokens == hub.dictionary.pad()).any()
-
-
-# Masks
-
-
-def probabilities(hub: MaelmHubInterface, candidates: list) -> torch.Tensor:
-    """<float>[V] from the candidates of one mask, all of them asked for, ordered by token."""
-    assert len(candidates) == len(hub.dictionary)
-    values = [candidate.probability for candidate in candidates]
-    assert values == sorted(values, reverse=True)
-    return torch.tensor(values).sort().values
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_a_padded_batch_and_vectors_are_those_of_single_sentences(hub, pooling):
+    tokens, vectors = hub.encode_batch(TEXTS), hub.embed(TEXTS, pooling, batch_size=2)
+    assert (tokens == hub.dictionary.pad()).any() and vectors.shape == (3, 128) and not vectors.requires_grad
+    with torch.no_grad():
+        for row, features, vector, text in zip(tokens, hub.extract_features(tokens), vectors, TEXTS):
+            alone = hub.encode(text)
+            assert torch.equal(row[: len(alone)], alone) and (row[len(alone) :] == hub.dictionary.pad()).all()
+            states = hub.extract_features(alone)[0]
+            torch.testing.assert_close(features[: len(alone)], states, rtol=1e-5, atol=1e-5)
+            pooled = states[0] if pooling == "first" else states.mean(dim=0)
+            torch.testing.assert_close(vector, pooled, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -128,39 +119,26 @@ def test_probabilities_are_those_of_pretraining(overfitted, kept):
         expected = hub.model(**net_input)[0].softmax(dim=-1)
     flat = [candidates for masks in whole for candidates in masks]
     for candidates, row in zip(flat, expected):
-        assert len(row) == len(hub.dictionary)
-        torch.testing.assert_close(probabilities(hub, candidates), row.sort().values, rtol=1e-4, atol=1e-7)
+        found = torch.tensor([candidate.probability for candidate in candidates])
+        torch.testing.assert_close(found, row.sort(descending=True).values, rtol=1e-4, atol=1e-7)
         best = hub.dictionary[int(row.argmax())]
         assert hub.tokenizer.decode([int(row.argmax())]) == candidates[0].token or candidates[0].token == best
 
 
-def test_one_text_gives_one_list_and_several_a_list_of_lists(hub, learned):
+def test_one_text_gives_one_list_and_other_masks_stay_in_it(hub, learned):
     (text, word), *_ = with_single_words_masked(hub, learned[0])
-    alone = hub.fill_mask(text, topk=3)
-    together = hub.fill_mask([text, text], topk=3)
-    assert [len(candidates) for candidates in alone] == [3]
-    assert len(together) == 2
+    alone, *together = hub.fill_mask(text, topk=3), *hub.fill_mask([text, text], topk=3)
+    assert [len(candidates) for candidates in alone] == [3] and len(together) == 2
     for masks in together:
         assert [c.token for c in masks[0]] == [c.token for c in alone[0]]
         assert [c.probability for c in masks[0]] == pytest.approx([c.probability for c in alone[0]], rel=1e-4)
-    assert alone[0][0].text == learned[0] and alone[0][0].token == word
-
-
-def test_other_masks_stay_in_the_text_of_a_candidate(hub, learned):
+    # A candidate is a tuple, as in fairseq.
+    filled, probability, token = alone[0][0]
+    assert filled == learned[0] and token == word and 0 < probability < 1
     words = learned[0].split(" ")
-    masked = " ".join(["<mask>", *words[1:3], "<mask>", *words[4:]])
-    first, second = hub.fill_mask(masked, topk=1)
+    first, second = hub.fill_mask(" ".join(["<mask>", *words[1:3], "<mask>", *words[4:]]), topk=1)
     assert first[0].text == " ".join([first[0].token, *words[1:3], "<mask>", *words[4:]])
     assert second[0].text == " ".join(["<mask>", *words[1:3], second[0].token, *words[4:]])
-
-
-# What users of fairseq's RoBERTa expect, and vectors
-
-
-def test_candidates_are_as_in_fairseq(hub):
-    text, probability, token = hub.fill_mask("The <mask> is old.", topk=1)[0][0]
-    assert text == f"the {token} is old." and 0 < probability < 1
-    assert hub.cfg is hub.config and hub.bpe.decode(hub.bpe.encode("the harbour")) == "the harbour"
 
 
 def test_words_get_the_mean_of_their_tokens(hub):
@@ -172,14 +150,3 @@ def test_words_get_the_mean_of_their_tokens(hub):
     lengths = [len(hub.tokenizer.encode(word)) for word in sentence.split()]
     assert max(lengths) > 1 and sum(lengths) == len(states)
     torch.testing.assert_close(words, torch.stack([each.mean(dim=0) for each in states.split(lengths)]))
-
-
-@pytest.mark.parametrize("pooling", ["mean", "first"])
-def test_sentences_get_a_vector_each(hub, pooling):
-    vectors = hub.embed(TEXTS, pooling, batch_size=2)
-    assert vectors.shape == (3, 128) and not vectors.requires_grad
-    for text, vector in zip(TEXTS, vectors):
-        states = hub.extract_features(hub.encode(text)).detach()[0]
-        torch.testing.assert_close(
-            vector, states[0] if pooling == "first" else states.mean(dim=0), rtol=1e-5, atol=1e-5
-        )

@@ -1,8 +1,5 @@
 """The other way to train: what ``fairseq-hydra-train`` makes of a file that names our task and model."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -23,29 +20,18 @@ checkpoint: {save_dir: "???"}
 """
 
 
-def through_hydra(data: Path, folder: Path, model: str, *overrides: str, check: bool = True) -> str:
-    """Run one update of a YAML file."""
-    (folder / "alone.yaml").write_text(f"{ALONE}model: {model}\n")
-    (folder / "run").mkdir()
-    command = ["fairseq-hydra-train", "--config-dir", folder, "--config-name", "alone", f"task.data={data}"]
-    command += [f"checkpoint.save_dir={folder / 'run'}", f"common.user_dir={USER_DIR}", *overrides]
-    return run(command, cwd=folder / "run", check=check)
-
-
-def parameters(save_dir: Path) -> dict[str, torch.Tensor]:
-    """Return the parameters of a run's last checkpoint."""
-    state: dict[str, Any] = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
-    return state["model"]
-
-
 def test_name_alone_builds_that_size(toy_data, tmp_path):
     """fairseq itself would build the default size here without a word."""
-    output = through_hydra(toy_data, tmp_path, "maelm_tiny")
+    (tmp_path / "alone.yaml").write_text(f"{ALONE}model: maelm_tiny\n")
+    (tmp_path / "run").mkdir()
+    command = ["fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "alone", f"task.data={toy_data}"]
+    command += [f"checkpoint.save_dir={tmp_path / 'run'}", f"common.user_dir={USER_DIR}"]
+    output = run(command, cwd=tmp_path / "run")
     assert train_log(output)[-1]["train_num_updates"] == 1
     # The numbers of the size are in the checkpoint, which loads as it is when the size has others one day.
-    config = torch.load(tmp_path / "run" / "checkpoint_last.pt")["cfg"]["model"]
+    state = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=True)
+    config, tensors = state["cfg"]["model"], state["model"]
     assert {name: config[name] for name in SIZES["maelm_tiny"]} == SIZES["maelm_tiny"]
-    tensors = parameters(tmp_path / "run")
     assert tensors["encoder.embed_tokens.weight"].shape[1] == 128
     assert {name.split(".")[2] for name in tensors if name.startswith("encoder.layers.")} == {"0", "1"}
 

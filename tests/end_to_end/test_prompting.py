@@ -56,12 +56,6 @@ def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return pretrain(toy_data, tmp_path_factory.mktemp("maelm"))
 
 
-@pytest.fixture(scope="module")
-def masked_language_model(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of MLM: masks in the encoder, no decoder."""
-    return pretrain(toy_data, tmp_path_factory.mktemp("mlm"), "--masked-input", "kept", "--decoder-layers", 0)
-
-
 def training(data: Path, task: Path, checkpoint: Path, save_dir: Path, *options: Any) -> list[Any]:
     """The command of prompt-based fine-tuning, a validation every ten updates, no dropout."""
     return [
@@ -130,23 +124,14 @@ def test_the_hub_and_the_command_give_the_metrics_of_validation(fine_tuned, task
         cli.main(words)
 
 
-def test_a_masked_language_model_is_asked_as_it_was_pretrained(masked_language_model, task, toy_data, tmp_path):
-    command = training(toy_data, task, masked_language_model, tmp_path, "--decoder-layers", 0, "--max-update", 10)
-    run(command)
-    hub = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(toy_data))
-    assert hub.task.encoder_view.masked_input == hub.config.task.masked_input == "kept"
-    refused = run([*command[:2], *command[2:], "--masked-input", "dropped", "--reset-dataloader"], check=False)
-    assert "without a decoder nothing can predict the mask" in refused
-
-
-@pytest.mark.parametrize("model", ["MAE-LM", "MLM"])
-def test_probabilities_are_those_of_filling_the_mask(model, pretrained, masked_language_model, task, toy_data):
-    path = pretrained if model == "MAE-LM" else masked_language_model
-    hub = MaelmModel.from_pretrained(str(path.parent), path.name, str(toy_data))
+def test_a_masked_language_model_is_asked_as_it_was_pretrained(task, toy_data, tmp_path):
+    """Masks in the encoder, no decoder; its words have the probabilities of filling the mask."""
+    checkpoint = pretrain(toy_data, tmp_path / "mlm", "--masked-input", "kept", "--decoder-layers", 0)
+    hub = MaelmModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(toy_data))
     texts = [row[0] for row in rows_of(task)[:6]]
-    template = "*cls**sent_0*_It_was*mask*_near_the_old_one.*sep+*"
     whole = [symbol[1:] for symbol in hub.dictionary.symbols if symbol.startswith("\u2581") and symbol[1:].isalpha()]
     words = sorted(whole, key=len)[-2:]
+    template = "*cls**sent_0*_It_was*mask*_near_the_old_one.*sep+*"
     answers = classify_by_prompt(hub, texts, template, {"a": words[0], "b": words[1]})
     filled = hub.fill_mask([f"{text} It was <mask> near the old one." for text in texts], topk=len(hub.dictionary))
     for answer, (candidates,) in zip(answers, filled):
@@ -155,6 +140,13 @@ def test_probabilities_are_those_of_filling_the_mask(model, pretrained, masked_l
             for word in words
         )
         assert answer["a"] == pytest.approx(first / (first + second), rel=1e-4)
+
+    command = training(toy_data, task, checkpoint, tmp_path, "--decoder-layers", 0, "--max-update", 10)
+    run(command)
+    hub = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(toy_data))
+    assert hub.task.encoder_view.masked_input == hub.config.task.masked_input == "kept"
+    refused = run([*command, "--masked-input", "dropped", "--reset-dataloader"], check=False)
+    assert "without a decoder nothing can predict the mask" in refused
 
 
 def task_of(data: Path, task: Path, **options: Any) -> PromptTask:

@@ -1,4 +1,4 @@
-"""SQuAD through the real commands: prepare, fine-tune, resume, several ranks, predict, score and answer."""
+"""SQuAD through the real commands: prepare, fine-tune, predict, score and answer."""
 
 import json
 import random
@@ -17,9 +17,6 @@ from fairseq_maelm.finetuning.squad.inference import answer
 FORMAT = ["--max-length", 32, "--doc-stride", 8, "--max-question-length", 12]
 QUESTIONS = {"Who is it?": 0, "Where is it?": 3, "When is it?": 4}
 FILLERS = ("The old table is near the door.", "In the night the net and the rope and the knife.", "Until morning.")
-ODDS = "null_odds.json"
-# An update in the middle of an epoch.
-MIDDLE = 50
 METRICS = ["exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"]
 METRICS += ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
 
@@ -70,66 +67,47 @@ def call(*words: Any) -> None:
 
 def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any) -> str:
     """Run the recipe on the CPU."""
-    return run([*command(task, checkpoint, save_dir), "--", *FORMAT, *options])
-
-
-def command(task: Path, checkpoint: Path, save_dir: Path) -> list[Any]:
     words = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0]
-    return [*words, "--lr", 1e-3, "--epochs", 2, "--batch-size", 16]
-
-
-def validations(output: str) -> list[dict[str, float]]:
-    """The metrics of every validation, in order."""
-    entries = [entry for entry in train_log(output) if entry["split"] == "valid"]
-    return [{name: entry[f"valid_{name}"] for name in METRICS} for entry in entries]
+    return run([*words, "--lr", 1e-3, "--epochs", 2, "--batch-size", 16, "--", *FORMAT, *options])
 
 
 @pytest.fixture(scope="module")
 def finetuned(task: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("finetuned")
-    return folder, finetune(task, pretrained, folder, "--save-interval-updates", MIDDLE)
-
-
-@pytest.fixture(scope="module")
-def predicted(task: Path, finetuned: tuple[Path, str]) -> dict[str, Any]:
-    """The output of `maelm predict`: final predictions, texts for all questions, odds and metrics."""
-    folder = finetuned[0] / "predictions"
-    folder.mkdir()
-    words = ["maelm", "predict", task.parent / "dev.json", "--checkpoint", finetuned[0], "--device", "cpu", "--output"]
-    metrics = run([*words, folder / "predictions.json"]).splitlines()[-1]
-    call(*words[1:], folder / "best_texts.json", "--threshold", "inf", "--null-odds", folder / ODDS)
-    return {"metrics": json.loads(metrics)} | {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
-
-
-def best(finetuned: tuple[Path, str]) -> dict[str, float]:
-    """The metrics of checkpoint_best.pt; of equally good checkpoints fairseq keeps the last."""
-    return max(reversed(validations(finetuned[1])), key=lambda metrics: metrics["best_f1"])
+    return folder, finetune(task, pretrained, folder)
 
 
 @pytest.mark.slow
-def test_it_learns_and_the_metrics_are_those_of_the_official_rules(task, finetuned, predicted, capsys):
-    assert "dropping decoder, lm_head of the checkpoint" in finetuned[1]
-    windows = re.search(r"valid: 80 questions in (\d+) windows", finetuned[1])
+def test_it_learns_and_the_metrics_are_those_of_the_official_rules(task, finetuned, capsys):
+    folder, output = finetuned
+    assert "dropping decoder, lm_head of the checkpoint" in output
+    windows = re.search(r"valid: 80 questions in (\d+) windows", output)
     assert windows is not None and int(windows[1]) > 160, "questions with several windows"
-    metrics = best(finetuned)
-    assert metrics["best_f1"] > 60, "a constant 'no answer' has 25"
-    assert metrics["HasAns_f1"] > 30
-    assert metrics == {name: pytest.approx(predicted["metrics"][name], abs=5e-3) for name in METRICS}
+    entries = [entry for entry in train_log(output) if entry["split"] == "valid"]
+    logged = [{name: entry[f"valid_{name}"] for name in METRICS} for entry in entries]
+    # Of equally good checkpoints fairseq keeps the last.
+    best = max(reversed(logged), key=lambda metrics: metrics["best_f1"])
+    assert best["best_f1"] > 60, "a constant 'no answer' has 25"
+    assert best["HasAns_f1"] > 30
 
-    dev, folder = task.parent / "dev.json", finetuned[0] / "predictions"
+    dev, final, texts, odds = (
+        task.parent / "dev.json",
+        *(folder / f"{name}.json" for name in ("predictions", "best_texts", "odds")),
+    )
+    words = ["maelm", "predict", dev, "--checkpoint", folder, "--device", "cpu", "--output"]
+    metrics = json.loads(run([*words, final]).splitlines()[-1])
+    assert best == {name: pytest.approx(metrics[name], abs=5e-3) for name in METRICS}
+    call(*words[1:], texts, "--threshold", "inf", "--null-odds", odds)
     capsys.readouterr()
-    call("evaluate", "squad", dev, folder / "best_texts.json", "--null-odds", folder / ODDS, "--json")
-    scored = json.loads(capsys.readouterr().out)
-    assert scored == predicted["metrics"]
-    call("evaluate", "squad", dev, folder / "predictions.json", "--json")
+    call("evaluate", "squad", dev, texts, "--null-odds", odds, "--json")
+    assert json.loads(capsys.readouterr().out) == metrics
+    call("evaluate", "squad", dev, final, "--json")
     submitted = json.loads(capsys.readouterr().out)
-    assert submitted == {name: value for name, value in scored.items() if not name.startswith("best")}
+    assert submitted == {name: value for name, value in metrics.items() if not name.startswith("best")}
 
-
-@pytest.mark.slow
-def test_predictions_are_substrings_of_their_contexts(task, predicted):
-    given, best_texts, null_odds = (predicted[name] for name in ("predictions.json", "best_texts.json", ODDS))
-    paragraphs = json.loads((task.parent / "dev.json").read_text())["data"][0]["paragraphs"]
+    # Predictions are substrings of their contexts.
+    given, best_texts, null_odds = (json.loads(path.read_text()) for path in (final, texts, odds))
+    paragraphs = json.loads(dev.read_text())["data"][0]["paragraphs"]
     contexts = {each["id"]: paragraph["context"] for paragraph in paragraphs for each in paragraph["qas"]}
     assert list(given) == list(best_texts) == list(null_odds) == list(contexts)
     assert any(given.values()) and not all(given.values())
