@@ -188,8 +188,13 @@ def _stack(
         elif attention != "cross":
             products += _attention(stack, stage, count, sequences, asking, tokens, stack.embed_dim)
         if attention != "self":
-            products += _attention(stack, stage, count, sequences, asking, memory, stack.embed_dim)
+            cross = _attention(stack, stage, count, sequences, asking, memory, stack.embed_dim)
+            products += [product for product in cross if product.name != "keys and values"]
         products += _feed_forward(stack, stage, count, sequences * asking)
+    if attention != "self":
+        # All layers read the same states, so that one product makes their keys and values.
+        columns = 2 * stack.embed_dim * stack.layers
+        products.append(MatrixProduct(stage, "keys and values", 1, 1, sequences * memory, stack.embed_dim, columns))
     return products
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.cross import KeysValues
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import Rotation, rotations
 from fairseq_maelm.modules.layer_modes import in_graphs
@@ -95,8 +96,8 @@ class MaelmDecoder(nn.Module):
 
     def memory(
         self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
-    ) -> tuple[Tensor | None, AttentionBias | None]:
-        """Return what cross-attention reads, and its bias for queries with these rotations: nothing here."""
+    ) -> tuple[list[KeysValues] | None, AttentionBias | None]:
+        """Return what each layer's cross-attention reads, and its bias for queries with these rotations: None here."""
         return None, None
 
     def normalize(self, states: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.decoder import MaelmDecoder
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.cross import KeysValues, keys_and_values
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import Rotation, rotations
 from fairseq_maelm.modules.layer_modes import in_graphs
@@ -23,8 +24,8 @@ class SelfCrossDecoder(MaelmDecoder):
 
     def memory(
         self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
-    ) -> tuple[Tensor, AttentionBias]:
-        """Return the encoder states <float>[B, S, D], at the decoder's width, and the bias of cross-attention.
+    ) -> tuple[list[KeysValues], AttentionBias]:
+        """Return each layer's keys and values of the encoder states, and the bias of cross-attention.
 
         The bias hides padding, and states that do not enter the decoder.
         """
@@ -39,7 +40,9 @@ class SelfCrossDecoder(MaelmDecoder):
                 hidden = torch.ones(tokens.numel(), dtype=torch.bool, device=states.device)
                 hidden = hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
-        return self.project(states), AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
+        bias = AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
+        layers = [layer.cross_attn for layer in self.layers]
+        return keys_and_values(layers, self.project(states), bias), bias
 
 
 class CausalCrossDecoder(SelfCrossDecoder):
@@ -112,8 +115,8 @@ class CrossDecoder(SelfCrossDecoder):
         if layout is not None:
             queries = {base: Rotation(*(table[0] for table in rotation)) for base, rotation in queries.items()}
         memory, memory_bias = self.memory(visible, encoder, layout, queries)
-        for layer in self.layers:
-            states = layer(states, None, output_at, memory, memory_bias)
+        for layer, read in zip(self.layers, memory):
+            states = layer(states, None, output_at, read, memory_bias)
         return self.normalize(states)
 
 

@@ -37,10 +37,10 @@ class OutputPositions(NamedTuple):
             return rows.view(shape)
         return rows.new_zeros(batch * self.length, *rows.shape[1:]).index_copy(0, self.rows, rows).view(shape)
 
-    def place(self, rows: Tensor, like: Tensor) -> Tensor:
-        """Put rows [M, ...] at their positions in a batch as long as ``like`` [B, S, ...], with zeros elsewhere."""
-        batch = rows.new_zeros(like.shape[0] * like.shape[1], *rows.shape[1:])
-        return batch.index_copy(0, self.slots, rows).unflatten(0, like.shape[:2])
+    def place(self, rows: Tensor, batch: int, length: int) -> Tensor:
+        """Put rows [M, ...] at their positions in a batch [B, S, ...], with zeros elsewhere."""
+        padded = rows.new_zeros(batch * length, *rows.shape[1:])
+        return padded.index_copy(0, self.slots, rows).unflatten(0, (batch, length))
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Invert ``pad``: [B, Q, ...] to [M, ...]."""

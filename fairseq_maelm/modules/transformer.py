@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.cross import CrossAttention
+from fairseq_maelm.modules.attention.cross import CrossAttention, KeysValues
 from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
 from fairseq_maelm.modules.autocast import LayerNorm
 from fairseq_maelm.modules.dropout import add_dropped
@@ -53,10 +53,10 @@ class TransformerLayer(Layer):
         states: Tensor,
         bias: AttentionBias | None,
         output_at: OutputPositions | None = None,
-        memory: Tensor | None = None,
+        memory: KeysValues | None = None,
         memory_bias: AttentionBias | None = None,
     ) -> Tensor:
-        """Transform states <float>[B, S, D]; cross-attention reads ``memory`` <float>[B, S, D] with ``memory_bias``.
+        """Transform states <float>[B, S, D]; cross-attention reads ``memory`` with ``memory_bias``.
 
         With ``output_at`` the result is <float>[M, D], and both biases are for queries at these positions. A layer
         without self-attention then also takes <float>[M, D].
@@ -91,18 +91,18 @@ def run_layers(
     states: Tensor,
     bias: AttentionBias | None,
     output_at: OutputPositions | None = None,
-    memory: Tensor | None = None,
+    memory: list[KeysValues] | None = None,
     memory_bias: AttentionBias | None = None,
 ) -> list[Tensor]:
     """Apply layers with self-attention to <float>[B, S, D]; return the input and the states after each layer.
 
-    With ``output_at`` the last states are <float>[M, D].
+    With ``output_at`` the last states are <float>[M, D]. ``memory`` is what each layer's cross-attention reads.
     """
     all_states = [states]
-    for number, layer in enumerate(layers, 1):
-        at = output_at if number == len(layers) else None
+    for number, layer in enumerate(layers):
+        at = output_at if number == len(layers) - 1 else None
         if at is not None:
             biases = (bias, memory_bias)
             bias, memory_bias = (each and each.read_from(at, len(states)) for each in biases)
-        all_states.append(layer(all_states[-1], bias, at, memory, memory_bias))
+        all_states.append(layer(all_states[-1], bias, at, memory and memory[number], memory_bias))
     return all_states

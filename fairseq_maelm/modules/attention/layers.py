@@ -77,20 +77,17 @@ class MultiHeadAttention(nn.Module):
         self.backend = BACKENDS[config.attention_backend]
 
     def attend(
-        self, query: Tensor, key_value: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None
+        self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None
     ) -> Tensor:
-        """Attend from <float>[B, Q, D], or output rows <float>[M, D], to <float>[B, S, 2 * D], and join the heads."""
-        heads = (self.num_heads, query.shape[-1] // self.num_heads)
-        query, key_value = query.unflatten(-1, heads), key_value.unflatten(-1, (2, *heads))
-        if self.rotary_base is None:
-            key, value = split_packed(key_value)
-        else:
+        """Attend from <float>[B, Q, D], or output rows <float>[M, D], to <float>[B, H, S, d_h], and join the heads."""
+        query = query.unflatten(-1, (self.num_heads, -1))
+        if self.rotary_base is not None:
             assert bias is not None, "rotary attention needs positions"
             query = rotate(query, bias.query_rotations[self.rotary_base])
-            key, value = split_rotated(key_value, bias.rotations[self.rotary_base])
         if output_at is not None:
+            batch, _, length, _ = key.shape
             # Blocks of local attention need a row for each token.
-            query = output_at.pad(query, len(key)) if self.window is None else output_at.place(query, key_value)
+            query = output_at.pad(query, batch) if self.window is None else output_at.place(query, batch, length)
         joined = self._attend_heads(query.transpose(1, 2), key, value, bias).flatten(2)
         if output_at is None:
             return joined
@@ -123,14 +120,16 @@ class SelfAttention(MultiHeadAttention):
         qkv = self.qkv_proj(states).unflatten(-1, (3, self.num_heads, -1))
         if self.rotary_base is None and self.window is None:
             attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
-        elif self.rotary_base is None:
-            query, key, value = split_packed(qkv)
-            attended = self._attend_heads(query, key, value, bias)
         else:
-            assert bias is not None, "rotary attention needs positions"
-            query, key, value = split_rotated(qkv, bias.rotations[self.rotary_base])
-            attended = self._attend_heads(query, key, value, bias)
+            attended = self._attend_heads(*self._split(qkv, bias), bias)
         return self.out_proj(attended.flatten(2))
+
+    def _split(self, packed: Tensor, bias: AttentionBias | None) -> tuple[Tensor, ...]:
+        """Split <float>[B, S, parts, H, d_h] into (query,) key and value <float>[B, H, S, d_h], rotated."""
+        if self.rotary_base is None:
+            return split_packed(packed)
+        assert bias is not None, "rotary attention needs positions"
+        return split_rotated(packed, bias.rotations[self.rotary_base])
 
     def _attend_from(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions) -> Tensor:
         """Return ``forward`` at the output positions, before the last projection; all states are keys and values."""
@@ -138,4 +137,6 @@ class SelfAttention(MultiHeadAttention):
         query_weight, kv_weight = self.qkv_proj.weight.split(sizes)
         query_bias, kv_bias = (None, None) if self.qkv_proj.bias is None else self.qkv_proj.bias.split(sizes)
         queries = F.linear(output_at.take(states), query_weight, query_bias)
-        return self.attend(queries, F.linear(states, kv_weight, kv_bias), bias, output_at)
+        packed = F.linear(states, kv_weight, kv_bias).unflatten(-1, (2, self.num_heads, -1))
+        key, value = self._split(packed, bias)
+        return self.attend(queries, key, value, bias, output_at)

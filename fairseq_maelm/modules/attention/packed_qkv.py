@@ -1,4 +1,4 @@
-"""Split queries, keys and values, or keys and values alone, which one matrix product computes, for a backend."""
+"""Split queries, keys and values, which one matrix product computes, for a backend."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ def attend_parts(attend: Attend, qkv: Tensor, bias: AttentionBias | None, dropou
 
 
 def split_packed(packed: Tensor) -> tuple[Tensor, ...]:
-    """Return the 2 or 3 parts of <float>[B, S, parts, H, d_h] as views <float>[B, H, S, d_h]."""
+    """Return the parts of <float>[B, S, parts, H, d_h] as views <float>[B, H, S, d_h]."""
     if packed.device.type == "cpu" and not torch.compiler.is_compiling():
         return _SplitPacked.apply(packed)
     return packed.permute(2, 0, 3, 1, 4).unbind()

@@ -57,37 +57,38 @@ def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def split_rotated(packed: Tensor, rotation: Rotation) -> tuple[Tensor, ...]:
-    """Split <float>[B, S, parts, H, d_h] into <float>[B, H, S, d_h]: (query,) key and value, all but value rotated.
+def split_rotated(packed: Tensor, rotation: Rotation, values: int = 1) -> tuple[Tensor, ...]:
+    """Split <float>[B, S, parts, H, d_h] into <float>[B, H, S, d_h]; the last parts are values, the others are rotated.
 
     Outside of compiled graphs the rotation is in place: nothing else may use ``packed``.
     """
     if not torch.compiler.is_compiling():
-        return _SplitRotated.apply(packed, *rotation)
-    unturned, value = packed.split([packed.shape[2] - 1, 1], dim=2)
+        return _SplitRotated.apply(packed, *rotation, values)
+    unturned, value = packed.split([packed.shape[2] - values, values], dim=2)
     turned = rotate(unturned, Rotation(*(table[:, :, None] for table in rotation)))
-    return (*turned.permute(2, 0, 3, 1, 4).unbind(), value[:, :, 0].transpose(1, 2))
+    return tuple(part for parts in (turned, value) for part in parts.permute(2, 0, 3, 1, 4).unbind())
 
 
 class _SplitRotated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, packed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, packed: Tensor, cos: Tensor, sin: Tensor, values: int) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cos, sin)
-        _turn(packed, cos, sin)
+        ctx.values = values
+        _turn(packed[:, :, :-values], cos, sin)
         return tuple(packed.permute(2, 0, 3, 1, 4))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         cos, sin = ctx.saved_tensors
         gradient = pack(gradients)
-        _turn(gradient, cos, sin.neg())
-        return gradient, None, None
+        _turn(gradient[:, :, : -ctx.values], cos, sin.neg())
+        return gradient, None, None, None
 
 
 def _turn(packed: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotate all parts of <float>[B, S, parts, H, d_h] but the last, the values, in place."""
-    first, second = packed[:, :, :-1].chunk(2, dim=-1)
+    """Rotate <float>[B, S, parts, H, d_h] in place."""
+    first, second = packed.chunk(2, dim=-1)
     cos, sin = cos[:, :, None], sin[:, :, None]
     from_first = first * sin
     first.mul_(cos).addcmul_(second, sin, value=-1)
@@ -95,7 +96,7 @@ def _turn(packed: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 
 def pack(gradients: tuple[Tensor, ...]) -> Tensor:
-    """Join gradients of (query,) key and value <float>[B, H, S, d_h] into one tensor [B, S, parts, H, d_h].
+    """Join the gradients of parts <float>[B, H, S, d_h] into one tensor [B, S, parts, H, d_h].
 
     Nothing is copied if they are views of such a tensor.
     """

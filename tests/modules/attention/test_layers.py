@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_maelm.modules.attention import cpu
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.cross import CrossAttention
+from fairseq_maelm.modules.attention.cross import CrossAttention, keys_and_values
 from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
 from fairseq_maelm.modules.attention.packed_qkv import split_packed
 
@@ -236,7 +236,7 @@ def test_attention_dropout_only_while_training(kind):
     torch.manual_seed(0)
     attention = kind(LayerConfig(embed_dim=16, ffn_embed_dim=32, attention_heads=2, attention_dropout=0.5))
     states = torch.randn(2, 12, 16)
-    arguments = (states, None) if kind is SelfAttention else (states, states, None)
+    arguments = (states, None) if kind is SelfAttention else (states, *keys_and_values([attention], states, None), None)
     attention.eval()
     assert torch.equal(attention(*arguments), attention(*arguments))
     attention.train()
