@@ -10,13 +10,8 @@ from fairseq_maelm.text.dictionary import load_dictionary
 
 # BERT's masking (Devlin et al., 2019), which published encoders were trained with.
 _MLM = {"masked-input": "kept", "decoder-layers": 0, "leave-unmasked-prob": 0.1, "random-token-prob": 0.1}
-# The defaults of the task maelm_adaptation and its validation on general text.
-_GENERAL = {
-    "task": "maelm_adaptation",
-    "general-ratio": 0.25,
-    "general-loss-bound": 0.1,
-    "valid-subset": "valid,general",
-}
+# The share of general text, the rise of its loss in bits that ends a run, and its validation.
+_GENERAL = {"general-ratio": 0.25, "general-loss-bound": 0.1, "valid-subset": "valid,general"}
 # Validations of a run.
 _VALIDATIONS = 20
 
@@ -50,7 +45,7 @@ def continue_from(
     options = {**recipe["options"], **_prediction(checkpoint, objective), **start}
     recipe = {**recipe, "sequence-length": length, "options": options}
     if general_data is not None:
-        options |= {**_GENERAL, "general-data": general_data}
+        recipe["options"] = options = {**_GENERAL, **options, "general-data": general_data}
     if "max-update" not in options:
         tokens = sum(int(read_index(str(folder / "train"))[0].sum()) for folder in data)
         batch = int(recipe["batch-sequences"]) * length

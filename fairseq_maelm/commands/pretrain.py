@@ -4,8 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fairseq_maelm.commands.training_run import add_run_arguments, after_interrupt, end_training, start_training
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.options import UsageError, add_checkpoint, add_output
@@ -29,6 +27,15 @@ AFTER_INTERRUPT = after_interrupt
 RECIPES = USER_DIR / "pretraining_recipes"
 _OBJECTIVES = ("mae-lm", "mlm")
 _SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
+# Options of fairseq-train that follow from settings of the recipe.
+_COMPUTED = {
+    "tokens-per-sample": "sequence-length",
+    "max-tokens": "sequences-per-gpu",
+    "update-freq": "batch-sequences",
+    "total-num-update": "max-update",
+}
+# Values of --set that are not numbers or text.
+_WORDS = {"true": True, "false": False, "none": None}
 # For sequences-per-gpu=auto: the choices; the usable share of a GPU's memory (the allocator, the exchange between GPUs
 # and the driver need some); the assumed memory without a GPU; the choice for a CPU, or for a recipe without memory-gb.
 _CHOICES = (8, 16, 32, 64, 128, 256)
@@ -69,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help=f"changes to the recipe: {', '.join(_SIZES)}, passes, or any option of fairseq-train, such as lr=1e-3",
+        help=f"changes to the recipe: {', '.join(_SIZES)}, passes, or any option of fairseq-train, such as lr=1e-3; "
+        "true sets an option without a value, none leaves an option out",
     )  # fmt: skip
     add_machine_arguments(parser)
     add_run_arguments(parser)
@@ -86,9 +94,11 @@ def run(args: argparse.Namespace) -> None:
         read_index(str(index.with_suffix("")))
     recipe = _recipe(args)
     if args.checkpoint is not None:
-        from fairseq_maelm.adaptation.continued import continue_from  # imports torch and fairseq
+        from fairseq_maelm.commands.continued import continue_from  # imports torch and fairseq
 
         recipe = continue_from(recipe, args.checkpoint, folders, args.objective, args.general_data)
+    import torch  # takes seconds
+
     visible = range(torch.cuda.device_count())
     memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
     options = train_options(recipe, machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision), memory)
@@ -108,10 +118,11 @@ def _recipe(args: argparse.Namespace) -> dict[str, Any]:
     recipe = load_yaml(args.recipe or by_default, RECIPES)
     for text in args.set:
         name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text}: give NAME=VALUE")
+        name = name.replace("_", "-")
+        if not equals or name in _COMPUTED:
+            raise UsageError(f"--set {text}: give {_COMPUTED.get(name, 'NAME')}=VALUE")
         place = recipe if name in recipe and name != "options" else recipe["options"]
-        place[name.replace("_", "-")] = number_if_it_is_one(value)
+        place[name] = _WORDS.get(value, number_if_it_is_one(value))
     if args.arch is not None:
         recipe["options"]["arch"] = args.arch
     return recipe

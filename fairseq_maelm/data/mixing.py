@@ -5,26 +5,6 @@ import numpy as np
 from fairseq_maelm.data.dataset import MaskedBlockDataset
 
 
-def taken_in_turn(total: int, number: int, epoch: int, seed: int) -> np.ndarray:
-    """Choose ``number`` different items of an epoch, <int64>[number] in [0, total).
-
-    Every epoch, counted from 1, takes the next items of a random order; when it ends, another order follows. So all
-    items are taken equally often over the epochs.
-    """
-    first = (epoch - 1) * number
-    order = np.random.default_rng([seed, 0]).permutation(total)
-    for turn in range(1, (first + max(number, 1) - 1) // total + 1):
-        # An epoch that takes the last items of one order and the first of the next must not take an item twice.
-        last = (turn * total) % number
-        following = np.random.default_rng([seed, turn]).permutation(total)
-        late = np.isin(following, order[total - last :])
-        ahead = following[~late][: (number - last) % number]
-        order, previous = np.concatenate([ahead, following[~np.isin(following, ahead)]]), order
-        if first < turn * total:
-            return np.concatenate([previous[first - (turn - 1) * total :], order])[:number]
-    return order[first % total :][:number]
-
-
 def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
     """Return the number of general blocks in an epoch that give general text the share ``ratio`` of its tokens.
 
@@ -61,6 +41,8 @@ class MixedBlockDataset(MaskedBlockDataset):
 
     def ordered_indices(self) -> np.ndarray:
         """Return the blocks of the epoch, <int64>[n], in the order in which they are batched."""
-        general = taken_in_turn(len(self) - self.domain_blocks, self.general_blocks, self.epoch, self.seed)
-        chosen = np.concatenate([np.arange(self.domain_blocks), np.sort(general) + self.domain_blocks])
-        return self._ordered(chosen)
+        # Every epoch takes the next general blocks of a random order, so that all are taken equally often.
+        order = np.random.default_rng([self.seed, 0]).permutation(len(self) - self.domain_blocks)
+        places = (self.epoch - 1) * self.general_blocks + np.arange(self.general_blocks)
+        general = np.sort(order[places % len(order)]) + self.domain_blocks
+        return self._ordered(np.concatenate([np.arange(self.domain_blocks), general]))

@@ -1,20 +1,13 @@
 """The loss of general text during domain adaptation, which measures forgetting, and a bound on it."""
 
 import logging
-import math
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
-from fairseq import utils
-from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
-
-from fairseq_maelm.data.dataset import MaskedBlockDataset
 
 logger = logging.getLogger(__name__)
 
-# The name of the validation set of general text, and the key that marks its batches.
+# The name of the validation set of general text.
 GENERAL = "general"
 # The loss before the first update is kept in a meter of fairseq, which checkpoints save for resumed runs but which
 # --finetune-from-model does not load.
@@ -31,61 +24,31 @@ def check_general_options(cfg: Any) -> None:
         raise ValueError("--general-ratio and --general-loss-bound need --general-data")
 
 
-class GeneralBlockDataset(MaskedBlockDataset):
-    """The validation set of general text, whose batches are marked because fairseq does not pass on a set's name."""
-
-    def collater(self, samples: Sequence[int]) -> dict[str, Any]:
-        """Collate a batch, and mark it unless it is empty."""
-        batch = super().collater(samples)
-        return {**batch, GENERAL: True} if batch else batch
+def start() -> float | None:
+    """Return the loss before the first update, in bits per predicted token; None if it is not measured yet."""
+    meter = metrics.get_meter(_METERS, _METER)
+    return None if meter is None else float(meter.avg)
 
 
-class GeneralLossBound:
-    """A bound on the loss of general text: ``bound`` bits per predicted token above its value at the start."""
-
-    def __init__(self, bound: float) -> None:
-        self.bound = bound
-
-    @property
-    def start(self) -> float | None:
-        """The loss before the first update, in bits per predicted token; None if it is not measured yet."""
-        meter = metrics.get_meter(_METERS, _METER)
-        return None if meter is None else float(meter.avg)
-
-    def measure_start(self, model: Any, samples: Iterable[Any]) -> None:
-        """Measure the loss before the first update over the validation samples of all ranks."""
-        loss = mean_loss(model, samples)
-        with metrics.aggregate(_METERS, new_root=True):
-            metrics.log_scalar(_METER, loss)
-        logger.info("general loss before the first update: %.3f bits, at most %.3f allowed", loss, loss + self.bound)
-
-    def excess(self, loss: float) -> str | None:
-        """Return the reason to end the run after a validation loss in bits per predicted token, or None."""
-        # NaN ends the run too.
-        if self.start is None or loss <= self.start + self.bound:
-            return None
-        return (
-            f"the general loss is {loss:.3f} bits, above its bound of {self.start + self.bound:.3f} ({self.start:.3f} "
-            f"before the first update + {self.bound:g}). This state is not saved; use the last checkpoint"
-        )
+def measure_start(trainer: Any, bound: float) -> None:
+    """Measure the loss before the first update as fairseq's validation does, on all ranks."""
+    batches = trainer.get_valid_iterator(GENERAL).next_epoch_itr(shuffle=False, set_dataset_epoch=False)
+    with metrics.aggregate(new_root=True) as validation:
+        for batch in batches:
+            trainer.valid_step(batch)
+    loss = float(validation.get_smoothed_value("loss"))
+    with metrics.aggregate(_METERS, new_root=True):
+        metrics.log_scalar(_METER, loss)
+    logger.info("general loss before the first update: %.3f bits, at most %.3f allowed", loss, loss + bound)
 
 
-@torch.no_grad()
-def mean_loss(model: Any, samples: Iterable[Any]) -> float:
-    """Return the loss over the samples of all ranks in bits per predicted token, as the criterion ``maelm`` does."""
-    embedding = model.encoder.embed_tokens.weight
-    sums = torch.zeros(2, dtype=torch.float64)
-    training = model.training
-    model.eval()
-    for sample in samples:
-        if not sample:
-            continue
-        if embedding.is_cuda:
-            sample = utils.move_to_cuda(sample, embedding.device)
-        loss, _ = model(**sample["net_input"], target=sample["target"])
-        sums += torch.tensor([float(loss), sample["target"].numel()], dtype=torch.float64)
-    model.train(training)
-    if torch.distributed.is_initialized():
-        sums = sums.to(embedding.device)
-        distributed_utils.all_reduce(sums, group=distributed_utils.get_data_parallel_group())
-    return float(sums[0] / sums[1]) / math.log(2)
+def excess(loss: float, bound: float) -> str | None:
+    """Return the reason to end the run after a validation loss in bits per predicted token, or None."""
+    first = start()
+    # NaN ends the run too.
+    if first is None or loss <= first + bound:
+        return None
+    return (
+        f"the general loss is {loss:.3f} bits, above its bound of {first + bound:.3f} ({first:.3f} before the first "
+        f"update + {bound:g}). This state is not saved; use the last checkpoint"
+    )

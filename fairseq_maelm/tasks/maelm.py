@@ -18,11 +18,13 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
 from fairseq_maelm.data.masking_schedule import RatedBatches
 from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
-from fairseq_maelm.fairseq_fixes.stopping import running_trainer
+from fairseq_maelm.data.mixing import MixedBlockDataset
+from fairseq_maelm.fairseq_fixes.stopping import running_trainer, stop_training
 from fairseq_maelm.models.checks import warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask
+from fairseq_maelm.tasks.general_loss_bound import GENERAL, check_general_options, excess, measure_start, start
 from fairseq_maelm.text.dictionary import (
     MASK,
     check_shards,
@@ -93,6 +95,19 @@ class MaelmTaskConfig(FairseqDataclass):
         help="initial bias of the LM head: zeros, or each symbol's log frequency in the training text, which saves "
         "the updates in which it would be learned",
     )
+    general_data: Optional[str] = option(
+        None,
+        help="one or more folders of general text with the same vocabulary, separated by colons; the valid split of "
+        "the first one is the validation set 'general' (--valid-subset valid,general)",
+    )
+    general_ratio: float = option(
+        0.0, help="share of each epoch's tokens that come from the general text's train split"
+    )
+    general_loss_bound: Optional[float] = option(
+        None,
+        help="largest increase, in bits, of the loss on 'general' over its value before the first update; a larger one "
+        "stops training without saving",
+    )
     seed: int = II("common.seed")
 
 
@@ -123,9 +138,12 @@ class MaelmTask(EncoderTask):
         )
         rates = (cfg.valid_mask_prob, cfg.mask_prob_end, cfg.mask_prob)
         self.validation_scheme = replace(self.scheme, mask_prob=next(rate for rate in rates if rate is not None))
+        check_general_options(cfg)
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Set by build_model, which fairseq calls before it loads any data.
         self.predicts_all = False
+        # The dataset that fairseq has last asked for, since it does not say which one it has validated.
+        self._read: Any = None
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmTask":
@@ -163,9 +181,28 @@ class MaelmTask(EncoderTask):
         return log_frequencies(blocks.streams[0], len(blocks), self.dictionary)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
-        """Open a split: the epoch's shard for training, otherwise that of the first folder."""
-        paths = shard_files(utils.split_paths(self.cfg.data), split, epoch, combine)
-        self.datasets[split] = self.dataset_of(split, paths, MaskedBlockDataset)
+        """Open a split: the epoch's shard for training, otherwise that of the first folder.
+
+        With general text ``general`` is its validation split, and training has a share of it.
+        """
+        folders = utils.split_paths(self.cfg.data)
+        if split == GENERAL and self.cfg.general_data is not None:
+            self.datasets[split] = self.dataset_of(split, self._general_files("valid", combine)[:1], MaskedBlockDataset)
+            return
+        paths = shard_files(folders, split, epoch, combine)
+        if not (split.startswith("train") and self.cfg.general_ratio):
+            self.datasets[split] = self.dataset_of(split, paths, MaskedBlockDataset)
+            return
+        mixed = self.dataset_of(split, [*paths, *self._general_files("train", combine)], MixedBlockDataset)
+        self.datasets[split] = mixed.mix(mixed.blocks.blocks_of_files(len(paths)), self.cfg.general_ratio)
+        counts = f"{mixed.domain_blocks:,}", f"{mixed.general_blocks:,}"
+        logger.info("an epoch takes %s blocks of the domain and %s of the general text", *counts)
+
+    def _general_files(self, split: str, combine: bool) -> list[str]:
+        """Return the files of all shards, since every epoch chooses its blocks from all of them."""
+        folders = utils.split_paths(self.cfg.general_data)
+        check_shards([utils.split_paths(self.cfg.data)[0], *folders])
+        return [path for folder in folders for path in split_files(folder, split, combine)]
 
     def dataset_of(self, split: str, paths: list[str], kind: type[_Blocks]) -> _Blocks:
         """Make the dataset of a split from the paths of its files without suffix.
@@ -192,10 +229,30 @@ class MaelmTask(EncoderTask):
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the batches of an epoch, as in fairseq, with the masking rates of the epoch's updates."""
+        self._read = dataset
         batches, trainer = super().get_batch_iterator(dataset, *args, **kwargs), running_trainer()
         if self.cfg.mask_prob_end is None or trainer is None or dataset.fixed_epoch is not None:
             return batches
         return RatedBatches.follow(batches, self.cfg.mask_prob, self.cfg.mask_prob_end, trainer)
+
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Measure the general loss before the first update if it is bounded; called by fairseq on all ranks."""
+        super().begin_epoch(epoch, model)
+        if self.cfg.general_loss_bound is None:
+            return
+        if GENERAL not in self.datasets:
+            raise ValueError(
+                "--general-loss-bound needs the validation set 'general': give --valid-subset valid,general"
+            )
+        if start() is None:
+            measure_start(running_trainer(), self.cfg.general_loss_bound)
+
+    def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
+        """Stop if the general loss is above its bound; called by fairseq after each validation set."""
+        bound = self.cfg.general_loss_bound
+        reason = excess(float(stats["loss"]), bound) if bound and self._read is self.datasets.get(GENERAL) else None
+        if reason is not None:
+            stop_training(reason)
 
     @property
     def target_dictionary(self) -> Dictionary:

@@ -24,8 +24,12 @@ _FOR_RANKS = "MAELM_TRAINING_SCREEN"
 FORMAT = logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s", "%Y-%m-%d %H:%M:%S")
 _SHORT = logging.Formatter("%(asctime)s | %(message)s", "%H:%M:%S")
 # Loggers whose messages are shown, and beginnings of messages of others.
-_SHOWN = ("fairseq_maelm.fairseq_fixes", "fairseq_maelm.commands.training_run", "fairseq_maelm.adaptation")
-_SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ")
+_SHOWN = (
+    "fairseq_maelm.fairseq_fixes",
+    "fairseq_maelm.commands.training_run",
+    "fairseq_maelm.tasks.general_loss_bound",
+)
+_SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ", "an epoch takes ")
 # What fairseq logs of a validation besides metrics.
 _NO_METRICS = {"epoch", "bsz", "wpb", "wps", "ups", "wall", "train_wall", "num_updates", "padding"}
 # fairseq's message after all checks and before the first update.

@@ -27,7 +27,7 @@ LAYERS = (GROUND, CORE, FEATURES, COMMANDS)
 FOLDERS = {
     GROUND: ("checkpoints", "files", "text", "fairseq_fixes", "training", "hf"),
     CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
-    FEATURES: ("adaptation", "analysis", "finetuning", "interop", "scoring", "studies"),
+    FEATURES: ("analysis", "finetuning", "interop", "scoring", "studies"),
     COMMANDS: ("commands",),
 }
 ENTRY_POINTS = ("", "__main__", "cli")

@@ -36,7 +36,7 @@ def domain(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapting(domain: Path, general: Path, checkpoint: Path, save_dir: Path, *options: object) -> list[object]:
     return [
         *["fairseq-train", domain, *TINY_TRAINING, "--save-dir", save_dir, "--finetune-from-model", checkpoint],
-        *["--task", "maelm_adaptation", "--general-data", general, "--valid-subset", "valid,general", *options],
+        *["--general-data", general, "--valid-subset", "valid,general", *options],
     ]
 
 

@@ -250,6 +250,18 @@ def test_options_and_settings_of_the_user_win(data: Path) -> None:
     assert configuration.optimization.max_update == configuration.lr_scheduler.total_num_update == 50
     assert (configuration.dataset.max_tokens, configuration.optimization.update_freq) == (4 * 128, [2])
     assert option(words, "--arch") == "maelm_small"
+    # Names with underscores, options without a value, and options that are left out.
+    words = recipe_command("tiny", data, "--set", "sequence_length=64", "mask_whole_words=true", "warmup-updates=none")
+    assert option(words, "--tokens-per-sample") == "64" and "--mask-whole-words" in words
+    assert "--warmup-updates" not in words
+
+
+@pytest.mark.parametrize(("given", "name"), [("max_tokens=64", "sequences-per-gpu"), ("lr", "NAME")])
+def test_settings_that_would_be_lost_are_refused(
+    given: str, name: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pretrain", data, "--output", data / "run", "--recipe", "tiny", "--set", given]
+    assert f"--set {given}: give {name}=VALUE" in usage_error(capsys, words)
 
 
 def test_workers_read_batches_for_gpus_alone(data: Path) -> None:

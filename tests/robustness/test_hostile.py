@@ -123,12 +123,12 @@ def test_no_function_takes_a_hostile_checkpoint(function: str, files: Files) -> 
 def test_checkpoints_of_domain_adaptation_load(files: Files) -> None:
     state = torch.load(files.world.path("pretrained"))
     general = {"general_data": "elsewhere", "general_ratio": 0.25, "general_loss_bound": 0.1}
-    state["cfg"]["task"].update({"_name": "maelm_adaptation", **general})
+    state["cfg"]["task"].update({"_name": "maelm", **general})
     path = files.marker.with_name("adapted.pt")
     torch.save(state, path)
     task = read_checkpoint(path).config.task
     assert [task.get(name) for name in general] == list(general.values())
-    assert type(files.world.hub("hostile/adapted", dropout=0.1).task) is TASK_REGISTRY["maelm_adaptation"]
+    assert type(files.world.hub("hostile/adapted", dropout=0.1).task) is TASK_REGISTRY["maelm"]
 
 
 def test_reading_for_training_runs_nothing(files: Files) -> None:

@@ -1,15 +1,24 @@
-"""General text in domain adaptation: options, and the bound on its loss."""
+"""General text in domain adaptation: options, its loss before the first update, and the bound on it."""
 
 import math
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from fairseq.logging import metrics
-from support import batch_of, model_of, random_sequences
+from tasks.test_maelm import UnequalBlocks, task_of
 
-from fairseq_maelm.adaptation.general_loss_bound import GeneralLossBound, check_general_options, mean_loss
+from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
+from fairseq_maelm.fairseq_fixes import stopping
+from fairseq_maelm.tasks import general_loss_bound, maelm
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    """Reset fairseq's meters after each test."""
+    yield
+    metrics.reset()
 
 
 @pytest.mark.parametrize(
@@ -23,43 +32,59 @@ from fairseq_maelm.adaptation.general_loss_bound import GeneralLossBound, check_
 )
 def test_impossible_options_are_refused(changes: dict[str, Any], message: str) -> None:
     options = {"general_data": "folder", "general_ratio": 0.25, "general_loss_bound": 0.1}
-    check_general_options(SimpleNamespace(**options))
+    task_of(**options)
     with pytest.raises(ValueError, match=message):
-        check_general_options(SimpleNamespace(**{**options, **changes}))
+        task_of(**{**options, **changes})
 
 
-def samples() -> list[dict[str, Any]]:
-    made = []
-    for lengths, masked in (([9, 12], [[2, 3], [5]]), ([7], [[1, 4]])):
-        net_input, target = batch_of(random_sequences(lengths), masked)
-        made.append({"net_input": net_input, "target": target})
-    return [*made, {}]
+class Trainer:
+    """fairseq's trainer, for a validation of two batches with 3 and 1 predicted tokens and losses 2 and 6."""
+
+    def get_valid_iterator(self, subset: str) -> Any:
+        assert subset == "general"
+        return SimpleNamespace(next_epoch_itr=lambda **options: [(2.0, 3), (6.0, 1)])
+
+    def valid_step(self, sample: tuple[float, int]) -> None:
+        metrics.log_scalar("loss", sample[0], sample[1])
 
 
-def test_the_loss_is_the_mean_over_predicted_tokens_in_bits() -> None:
-    model = model_of().train()
-    expected = [
-        torch.nn.functional.cross_entropy(model(**each["net_input"])[0], each["target"], reduction="sum")
-        for each in samples()[:2]
-    ]
-    assert mean_loss(model, samples()) == pytest.approx(float(sum(expected)) / 5 / math.log(2), rel=1e-5)
-    assert model.training
-
-
-def test_the_loss_at_the_start_is_kept_in_checkpoints() -> None:
-    model = model_of()
-    bound = GeneralLossBound(0.1)
-    assert bound.start is None and bound.excess(100.0) is None
-    bound.measure_start(model, samples())
-    start = bound.start
-    assert start == pytest.approx(mean_loss(model, samples()))
+def test_the_loss_before_the_first_update_is_kept_in_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maelm, "running_trainer", Trainer)
+    task = task_of(general_data="elsewhere", general_loss_bound=0.1)
+    with pytest.raises(ValueError, match="needs the validation set 'general': give --valid-subset valid,general"):
+        task.begin_epoch(1, None)
+    task.datasets["general"] = object()
+    assert general_loss_bound.excess(100.0, 0.1) is None, "nothing to compare with"
+    task.begin_epoch(1, None)
+    assert general_loss_bound.start() == 3.0
     state = metrics.state_dict()
     metrics.reset()
-    assert bound.start is None
+    assert general_loss_bound.start() is None
     metrics.load_state_dict(state)
-    resumed = GeneralLossBound(0.1)
-    assert resumed.start == start, "a resumed run keeps the first one's"
+    monkeypatch.setattr(maelm, "running_trainer", pytest.fail)
+    task.begin_epoch(2, None)
+    assert general_loss_bound.start() == 3.0, "a resumed run keeps the first one's"
+    assert general_loss_bound.excess(3.09, 0.1) is None
+    assert "above its bound of 3.100 (3.000 before" in str(general_loss_bound.excess(3.11, 0.1))
+    assert general_loss_bound.excess(math.nan, 0.1) is not None
 
-    assert resumed.excess(start + 0.09) is None
-    assert "above its bound" in str(resumed.excess(start + 0.11))
-    assert resumed.excess(math.nan) is not None
+
+@pytest.mark.parametrize(("split", "bound", "stops"), [("general", 0.1, 1), ("valid", 0.1, 0), ("general", None, 0)])
+def test_the_set_that_was_read_last_is_the_validated_one(
+    split: str, bound: float | None, stops: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: list[str] = []
+    monkeypatch.setattr(maelm, "stop_training", reasons.append)
+    monkeypatch.setattr(stopping._Run, "trainer", lambda: None)
+    task = task_of(general_data="elsewhere", general_loss_bound=bound)
+    task.datasets = {"valid": dataset_of(task), "general": dataset_of(task)}
+    with metrics.aggregate("general_at_start", new_root=True):
+        metrics.log_scalar("loss", 0.5)
+    for name in ("valid", "general", split):
+        task.get_batch_iterator(task.dataset(name), max_sentences=8)
+    task.post_validate(None, {"loss": 99.0}, None)
+    assert len(reasons) == stops
+
+
+def dataset_of(task: Any) -> Any:
+    return MaskedBlockDataset(UnequalBlocks(), task.scheme, Symbols(1, task.mask_index), task.encoder_view, 0, 1)
