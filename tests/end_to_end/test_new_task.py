@@ -1,57 +1,37 @@
-"""A fine-tuning task is added by one folder, as ARCHITECTURE.md says: nothing else of the package is edited."""
+"""A fine-tuning task is added by one folder, as ARCHITECTURE.md and the guide say: nothing else is edited."""
 
+import re
 import shutil
 from pathlib import Path
+from textwrap import dedent
 
-from end_to_end.toy import ROOT, USER_DIR, run
+import pytest
 
-TASK = '''
-"""The task of telling topics apart, and its loss."""
+from end_to_end.toy import COMMANDS, ROOT, run
 
-from fairseq.criterions import register_criterion
-from fairseq.tasks import register_task
-
-from fairseq_maelm.finetuning.sentences.task import (
-    SentencesCriterion,
-    SentencesCriterionConfig,
-    SentencesTask,
-    SentencesTaskConfig,
-)
-
-
-@register_task("maelm_topics", dataclass=SentencesTaskConfig)
-class TopicsTask(SentencesTask):
-    """Classify sentences under another name."""
-
-    name = "maelm_topics"
-
-
-@register_criterion("maelm_topics", dataclass=SentencesCriterionConfig)
-class TopicsCriterion(SentencesCriterion):
-    """Cross-entropy of topics."""
-'''
-USE = """
-from pathlib import Path
-import fairseq_maelm
-from fairseq.criterions import CRITERION_REGISTRY
-from fairseq.tasks import TASK_REGISTRY
+GUIDE = ROOT / "examples" / "new_task" / "README.md"
+LOAD = """
+from fairseq_maelm import MaelmModel
 from fairseq_maelm.models.checkpoint_reader import loadable_tasks
-fairseq_maelm.register()
-assert Path(fairseq_maelm.__file__).parent == Path({folder!r})
-task, criterion = TASK_REGISTRY["maelm_topics"], CRITERION_REGISTRY["maelm_topics"]
-print(task.name, criterion.__name__, "maelm_topics" in loadable_tasks())
+assert "maelm_topics" in loadable_tasks()
+print(MaelmModel.from_pretrained("topics").task.labels)
 """
 
 
-def test_a_task_is_added_by_one_folder(tmp_path: Path) -> None:
-    """The task and its loss are found by fairseq, and by what opens checkpoints."""
-    said = "a folder of `finetuning/` with `task.py`, and nothing else"
+@pytest.mark.slow
+def test_the_template_is_a_task_of_all_commands(tmp_path: Path) -> None:
+    """The guide's commands run in a copy of the package: training learns the topics, and the prediction is right."""
+    said = "a folder of `finetuning/`, and nothing else"
     assert said in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    package = tmp_path / "copy" / "fairseq_maelm"
-    shutil.copytree(USER_DIR, package, ignore=shutil.ignore_patterns("__pycache__", "pretrained"))
-    added = package / "finetuning" / "topics"
-    added.mkdir()
-    for name, text in (("__init__", '"""Topics."""\n'), ("task", TASK)):
-        (added / f"{name}.py").write_text(text.lstrip(), encoding="utf-8")
-    program = ["python", "-c", USE.format(folder=str(package))]
-    assert "maelm_topics TopicsCriterion True" in run(program, environment={"PYTHONPATH": str(package.parent)})
+    block = re.search(r"(?:^ {4}.*\n)+", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert block is not None
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "fairseq_maelm", tmp_path / "fairseq_maelm", ignore=ignored)
+    shutil.copytree(ROOT / "examples" / "new_task", tmp_path / "examples" / "new_task", ignore=ignored)
+    commands = dedent(block[0]).replace("maelm finetune", "maelm finetune --gpus 0")
+    environment = {"PYTHONPATH": str(tmp_path), "PATH": f"{COMMANDS}:/usr/bin:/bin"}
+    output = run(["bash", "-euc", commands], cwd=tmp_path, environment=environment)
+    assert output.splitlines()[-2:] == ["topics\ttext", "sport\ta goal"]
+    log = (tmp_path / "topics" / "training.log").read_text(encoding="utf-8")
+    assert re.findall(r'"valid_f1": "([\d.]+)"', log)[-1] == "100"
+    assert run(["python", "-c", LOAD], cwd=tmp_path, environment=environment).strip() == "['music', 'sport']"

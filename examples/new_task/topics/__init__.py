@@ -1,0 +1,1 @@
+"""Topics: any number of labels for a text."""
