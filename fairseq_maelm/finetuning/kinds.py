@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 def no_recipe(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Return None: no prepared folder belongs to this kind."""
+    return None
 
 
 class Kind(NamedTuple):

@@ -12,9 +12,9 @@ The version is read from the package itself, which every import has loaded alrea
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -42,12 +42,9 @@ ONLY = {
     "text": ("files", "text"),
     "hf": ("hf", "files"),
 }
-NO_FAIRSEQ = {"corpus", "hf", "files"}
-OF_FAIRSEQ = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     """One import of a module of the package, and where it stands."""
 
     source: str
@@ -135,8 +132,7 @@ def test_every_folder_belongs_to_one_layer() -> None:
 
 def test_imports_go_down() -> None:
     imports, swept = imports_inside_package()
-    assert swept == count_package_files() > 0
-    assert imports, "no import found inside the package, so this test sees nothing"
+    assert imports and swept == count_package_files()
     wrong = [
         f"{item.place}: {item.source} ({layer_of(item.source)}) must not import {item.target or 'the package itself'} "
         f"({layer_of(item.target)})"
@@ -166,19 +162,6 @@ def test_folders_keep_to_what_they_need() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_some_folders_need_no_fairseq() -> None:
-    files = [path for path in package_files() if module_name(path).partition(".")[0] in NO_FAIRSEQ]
-    assert len(files) > len(NO_FAIRSEQ)
-    wrong = [
-        f"{path.relative_to(PACKAGE.parent)}:{getattr(node, 'lineno', 0)}: {name}"
-        for path in files
-        for node in ast.walk(parse(path))
-        for name in absolute_targets(node, path)
-        if name.partition(".")[0] in OF_FAIRSEQ
-    ]
-    assert not wrong, "imports of fairseq where there may be none:\n" + "\n".join(wrong)
-
-
 @pytest.mark.parametrize(
     ("source", "target", "allowed"),
     [
@@ -204,7 +187,6 @@ def test_the_plan_can_tell(source: str, target: str, allowed: bool) -> None:
         ("import fairseq_maelm.models.hub", ["fairseq_maelm.models.hub"]),
         ("from fairseq_maelm.tasks import maelm", ["fairseq_maelm.tasks.maelm"]),
         ("from . import steps", ["fairseq_maelm.corpus.steps"]),
-        ("from ..models.maelm import MaelmModel", ["fairseq_maelm.models.maelm.MaelmModel"]),
     ],
 )
 def test_import_forms_are_understood(text: str, expected: list[str]) -> None:

@@ -31,30 +31,14 @@ def body_after_docstring(node: Function) -> list[ast.stmt]:
     return node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
 
 
-def is_protocol(node: ast.ClassDef) -> bool:
-    """Whether a class only says what others have."""
-    return any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
-
-
 def stubs(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """A function that does nothing, or only says that it is not written, promises what it does not do."""
-    declared = {
-        function
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and is_protocol(node)
-        for function in node.body
-    }
+    protocols = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and "Protocol" in ast.dump(node)]
+    declared = {function for node in protocols for function in node.body}
     for node in functions(tree):
-        if node in declared:
-            continue
-        for statement in body_after_docstring(node)[:1] or [ast.Pass()]:
-            empty = isinstance(statement, ast.Pass) or (
-                isinstance(statement, ast.Expr)
-                and isinstance(statement.value, ast.Constant)
-                and statement.value.value is ...
-            )
-            if empty or (isinstance(statement, ast.Raise) and "NotImplementedError" in ast.dump(statement)):
-                yield node.lineno, f"{node.name} is a stub"
+        body = [ast.unparse(statement) for statement in body_after_docstring(node)]
+        if node not in declared and (not body or re.match(r"pass$|\.\.\.$|raise NotImplementedError\b", body[0])):
+            yield node.lineno, f"{node.name} is a stub"
 
 
 def long_functions(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -63,23 +47,6 @@ def long_functions(tree: ast.Module) -> Iterator[tuple[int, str]]:
         length = (node.end_lineno or node.lineno) - node.lineno + 1
         if length > LONGEST_FUNCTION:
             yield node.lineno, f"{node.name} has {length} lines (at most {LONGEST_FUNCTION})"
-
-
-def configures_fairseq(tree: ast.Module) -> bool:
-    """Whether a file defines a configuration that fairseq turns into options."""
-    for node in ast.walk(tree):
-        named = isinstance(node, ast.ClassDef) and any("FairseqDataclass" in ast.dump(base) for base in node.bases)
-        registered = isinstance(node, ast.Call) and any(keyword.arg == "dataclass" for keyword in node.keywords)
-        if named or registered:
-            return True
-    return False
-
-
-def postponed_annotations(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """fairseq reads the types of its dataclasses' fields; postponed annotations turn them into strings."""
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__" and configures_fairseq(tree):
-            yield node.lineno, "postponed annotations beside a FairseqDataclass"
 
 
 def runs_what_a_file_says(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -111,10 +78,6 @@ RULES: dict[Rule, tuple[str, str]] = {
         "def f():\n" + "    a = 1\n" * (LONGEST_FUNCTION - 1),
     ),
     runs_what_a_file_says: ("torch.load(path)", "torch.load(path, weights_only=True)"),
-    postponed_annotations: (
-        "from __future__ import annotations\n@dataclass\nclass Config(FairseqDataclass):\n    a: int = 0",
-        "from __future__ import annotations\n@dataclass\nclass Config:\n    a: int = 0",
-    ),
 }
 
 
