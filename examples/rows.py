@@ -73,7 +73,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         args.runner = runner_of(args, args.plan.content.get("most-gpus", _MOST_GPUS))
         args.machine = machine_of(args.runner.gpus, args.precision or args.plan.content.get("precision"))
         known = {"corpus": Path(args.data), "output": args.output, **study.machine_places(args.machine)}
-        args.steps = Steps(args.plan, args.rows, _tasks(args), args.seeds, known, study)
+        rows = {name: args.plan.rows[name] for name in args.rows}
+        functions = [args.plan.report, study]
+        args.steps = Steps(args.plan.content, rows, _tasks(args), known, functions, args.seeds)
         args.jobs = args.steps.jobs()
         for job in args.jobs if "common" in args.plan.content else ():
             job.process("")

@@ -12,7 +12,7 @@ import study
 from plan import Plan, Pretraining, command, updates_at
 from records import Records, folder_name
 
-from fairseq_maelm.studies.engine import Job, Process, is_finished
+from fairseq_maelm.studies.engine import Job, is_finished
 from fairseq_maelm.studies.log import log_records
 from fairseq_maelm.training.options import Machine, words_of
 
@@ -66,7 +66,7 @@ class Programs:
 
     def job(self, name: str, marker: Path, words: list[str], **more: Any) -> Job:
         """Return the job of a command."""
-        return Job(name, marker, lambda slot: Process(words, {}).on(slot), **more)
+        return Job(name, marker, lambda: words, **more)
 
     def pretraining(self, run: Pretraining) -> Job:
         """Return a pretraining, which reads the text as often as the plan allows at the most."""
@@ -122,10 +122,10 @@ class Programs:
         own |= {"gpus": min(1, self.machine.gpus), "precision": self.machine.precision}
         more = ["--no-epoch-checkpoints", "--disable-validation"]
 
-        def process(slot: str) -> Process:
+        def training_words() -> list[str]:
             checkpoint = self._checkpoint(run, updates)
             words = ["maelm", "finetune", str(self.task_folder(task)), "--checkpoint", str(checkpoint)]
-            return Process([*words, "--output", str(model), "--verbose", *words_of(own), "--", *more], {}).on(slot)
+            return [*words, "--output", str(model), "--verbose", *words_of(own), "--", *more]
 
         predictions = folder / "predictions.tsv"
         file = self.plan.tasks[task].get("predict")
@@ -139,7 +139,7 @@ class Programs:
             clears=[predictions],
             ended=partial(self._predicted, run, model),
         )
-        training = Job(f"{run.name}, {name}", folder / "training.json", process, resumes=True)
+        training = Job(f"{run.name}, {name}", folder / "training.json", training_words, resumes=True)
         predicting.after = [[training]]
         return predicting
 

@@ -20,7 +20,7 @@ from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
 from fairseq_maelm.options import CommandParser, number
-from fairseq_maelm.studies.engine import Job, Process, read_json
+from fairseq_maelm.studies.engine import Job, read_json
 from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.log import log_records
 from fairseq_maelm.studies.options import Runner, sitting
@@ -95,7 +95,7 @@ class Quickstart:
     def run(self, programs: dict[str, list[str]], side_by_side: int = 1) -> None:
         """Run the unfinished programs; raise a ValueError if a program failed."""
         jobs = [
-            Job(name, self.log(name).with_suffix(".json"), lambda slot, words=words: Process(words, {}), resumes=True)
+            Job(name, self.log(name).with_suffix(".json"), lambda words=words: words, resumes=True)
             for name, words in programs.items()
         ]
         Runner([""] * side_by_side, 0, None, retry_failed=True, dry_run=False).do(jobs)

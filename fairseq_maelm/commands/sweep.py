@@ -1,6 +1,7 @@
 """The command ``maelm sweep``."""
 
 import argparse
+import logging
 import shlex
 import signal
 import sys
@@ -8,10 +9,12 @@ from typing import Any
 
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
 from fairseq_maelm.options import add_output, existing_path, named, number
-from fairseq_maelm.studies.grid import KEEP, parse_choice
+from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.log import is_divergence
 from fairseq_maelm.studies.options import add_runner_arguments, refuse, runner_of, without_result
-from fairseq_maelm.training.options import add_precision, machine_of, recipe_type
+from fairseq_maelm.training.options import add_precision, machine_of, number_if_it_is_one, recipe_type
+
+logger = logging.getLogger(__name__)
 
 AFTER_INTERRUPT = "the same command continues"
 
@@ -37,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "folder of the sweep")
     parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="number of runs of each setting")
     parser.add_argument(
-        "--only", nargs="+", type=parse_choice, action="extend", default=[], metavar="NAME=VALUE",
+        "--only", nargs="+", type=_choice, action="extend", default=[], metavar="NAME=VALUE",
         help="part of the grid to run, such as: lr=2e-5 epochs=3,5",
     )  # fmt: skip
     parser.add_argument("--large", action="store_true", help="use the recipes' search_large")
@@ -46,12 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="options of fairseq-train for all runs, as one quoted argument: --options='--pooler-dropout 0.1'",
     )  # fmt: skip
     parser.add_argument(
-        "--keep-checkpoints", choices=KEEP, default="none",
+        "--keep-checkpoints", choices=("none", "best", "all"), default="none",
         help="checkpoints of finished runs to keep: none, the best of each task and model, or all",
     )  # fmt: skip
     add_precision(parser)
     parser.add_argument("--threads", type=number(int, 1), default=1, metavar="N", help="number of CPU threads of a run")
     add_runner_arguments(parser)
+
+
+def _choice(text: str) -> tuple[str, tuple[Any, ...]]:
+    """Convert a part of the grid, "lr=2e-5" or "epochs=2,3"."""
+    name, values = named(text)
+    return name, tuple(number_if_it_is_one(value) for value in values.split(","))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -61,38 +70,29 @@ def run(args: argparse.Namespace) -> None:
         ValueError: an option or an input is wrong, or runs failed; diverged runs count as results.
     """
     # These take seconds, and the help does not need them.
-    from fairseq_maelm.studies.grid_runs import make_plan, read_models, run_plan
     from fairseq_maelm.studies.report import write_report
+    from fairseq_maelm.studies.sweep import Sweep
 
     runner = runner_of(args)
-    choices: dict[str, tuple[Any, ...]] = {}
-    for name, values in args.only:
-        choices[name] = (*choices.get(name, ()), *values)
-    plan = make_plan(
-        read_recipes(args.recipes),
-        args.data,
-        read_models(args.checkpoint),
-        args.seeds,
-        choices,
-        args.large,
-        machine_of(min(1, runner.gpus), args.precision, args.threads),  # a run has at most one GPU
-        args.options,
-        args.keep_checkpoints,
-    )
+    # A run has at most one GPU.
+    machine = machine_of(min(1, runner.gpus), args.precision, args.threads)
+    sweep = Sweep(args, read_recipes(args.recipes), machine)
+    jobs = sweep.steps.jobs()
     if runner.dry_run:
-        jobs = plan.jobs(args.output)
         runner.do(jobs)
-        finished, examples = len(jobs) - len(without_result(jobs)), sum(map(plan.examples, plan.runs))
+        finished, examples = len(jobs) - len(without_result(jobs)), round(sum(job.cost for job in jobs))
         sys.stdout.write(
             f"# {len(jobs):,} runs, {finished:,} of them finished; in total they train on {examples:,} examples\n"
         )
         return
     # A scheduler's SIGTERM acts like Ctrl-C: programs are stopped too, and the table is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        without = run_plan(plan, args.output, runner)
-    except KeyboardInterrupt:
-        sys.stdout.write(write_report(args.output))
-        raise
-    sys.stdout.write(write_report(args.output))
-    refuse({name: reason for name, reason in without.items() if not is_divergence(reason)}, runner.retry_failed)
+    with study_folder(args.output, sweep.steps.settings()):
+        sweep.prepare(runner.retry_failed)
+        logger.info("%d runs; logs in %s", len(jobs), args.output / "runs")
+        try:
+            runner.run(jobs)
+        finally:
+            sys.stdout.write(write_report(args.output))
+    failed = {name: reason for name, reason in without_result(jobs).items() if not is_divergence(reason)}
+    refuse(failed, runner.retry_failed)

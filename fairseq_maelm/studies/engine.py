@@ -10,11 +10,11 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fairseq_maelm.files import atomic
 from fairseq_maelm.files.atomic import write_json
@@ -35,10 +35,6 @@ class Process(NamedTuple):
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.words)])
 
-    def on(self, slot: str) -> "Process":
-        """Return the same program on the GPUs of a slot."""
-        return Process(self.words, {**self.environment, **({"CUDA_VISIBLE_DEVICES": slot} if slot else {})})
-
 
 @dataclass(eq=False)
 class Job:
@@ -48,24 +44,28 @@ class Job:
         name: shown in messages.
         file: the marker: file for the result, or for the reason for a failure. A function if it is known only when the
             job can start.
-        process: makes the command for a slot (a list of GPUs, "" for the CPU).
+        words: makes the command line when the job can start.
         result: reads the result from the log; raises a ValueError if the run failed despite its exit status of 0.
         resumes: whether the program continues from its saved state; its log is then continued too.
         after: groups of jobs. The job starts when all of them have ended, and at least one of each group has succeeded.
         cost: duration in any unit, for the progress.
         ended: called after the marker is written.
         clears: unfinished files and folders of an earlier attempt, removed before the program starts.
+        environment: variables to add.
+        one_gpu: whether the program uses only the first GPU of its slot.
     """
 
     name: str
     file: Path | Callable[[], Path]
-    process: Callable[[str], Process]
+    words: Callable[[], list[str]]
     result: Callable[[Path], dict[str, Any]] = lambda log: {}
     resumes: bool = False
     after: list[Sequence["Job"]] = field(default_factory=list)
     cost: float = 1.0
     ended: Callable[[], None] = field(default=lambda: None)
     clears: Sequence[Path] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    one_gpu: bool = False
 
     @property
     def marker(self) -> Path:
@@ -76,6 +76,11 @@ class Job:
     def log(self) -> Path:
         """The file for the program's output."""
         return self.marker.with_suffix(".log")
+
+    def process(self, slot: str) -> Process:
+        """Return the program in a slot (a list of GPUs, "" for the CPU)."""
+        gpus = slot.split(",")[0] if self.one_gpu else slot
+        return Process(self.words(), {**self.environment, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})})
 
     def clear(self) -> None:
         """Remove unfinished files and folders of an earlier attempt."""
@@ -92,16 +97,6 @@ def is_finished(marker: Path) -> bool:
     """Return whether a job has succeeded."""
     result = read_json(marker)
     return result is not None and "failed" not in result
-
-
-class Launcher(Protocol):
-    """Starts programs; see ``LocalLauncher``."""
-
-    def start(self, job: Job, slot: str) -> Any:
-        """Start the job's program in a slot."""
-
-    def leave(self, running: Sequence[Any]) -> None:
-        """End or leave the programs that still run."""
 
 
 class LocalProcess(NamedTuple):
@@ -150,7 +145,7 @@ class LocalLauncher:
                 each.process.join(max(0.0, deadline - time.monotonic()))
 
 
-def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = None, retry_failed: bool = True) -> None:
+def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Any = None, retry_failed: bool = True) -> None:
     """Run all unfinished jobs, one in each slot at a time.
 
     They start in their order as far as they can; those that come after others start before new beginnings. The reason
@@ -159,7 +154,7 @@ def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = N
     Args:
         jobs: the jobs.
         slots: GPUs of each job that runs at the same time, as in CUDA_VISIBLE_DEVICES, "" for the CPU.
-        launcher: starts the programs, by default on this machine.
+        launcher: starts the programs, by default on this machine; see ``LocalLauncher``.
         retry_failed: whether to run jobs again that failed earlier.
     """
     queue = _Queue(jobs, slots, launcher or LocalLauncher(len(slots)), retry_failed)
@@ -173,7 +168,7 @@ def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = N
 class _Queue:
     """Waiting and running jobs."""
 
-    def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher, retry_failed: bool) -> None:
+    def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Any, retry_failed: bool) -> None:
         self.free, self.launcher, self.retry_failed = list(slots), launcher, retry_failed
         # What follows a finished job comes before new beginnings, so that an interrupted study has whole rows.
         self.waiting = {job: None for job in sorted(jobs, key=lambda job: not job.after) if self._is_due(job)}

@@ -1,20 +1,31 @@
-"""The folder of a study: its lock, and the settings that later commands must share."""
+"""The folder of a study: its lock, the settings that later commands must share, and the outcomes of its jobs."""
 
 import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_maelm.files.atomic import FolderLock, remove_partial_files, write_json
 from fairseq_maelm.studies.engine import read_json
+from fairseq_maelm.studies.log import is_divergence
 
 SETTINGS = "settings.json"
+FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
 # Suffixes of files in a data folder that are not data.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
-# Tables of settings to which later commands may add entries.
-_MAY_GROW = ("rows", "tasks", "texts", "models", "runs")
+# Tables of settings to which later commands may add entries, and entries that may change because only reports use them.
+_MAY_GROW, _MAY_CHANGE = ("rows", "tasks", "texts", "runs"), ("paper", "metrics")
+
+
+class Outcome(NamedTuple):
+    """The outcome of a job."""
+
+    axes: dict[str, Any]  # the values of its axes, such as row, task and seed, and its step
+    marker: Path
+    state: str  # FINISHED, DIVERGED, FAILED or MISSING
+    result: dict[str, Any]  # the content of the marker
 
 
 def data_fingerprint(folder: Path) -> str:
@@ -32,10 +43,10 @@ def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
     """Return a line for each difference of two nested settings; of tables that may grow only common entries count."""
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
+    keys = earlier.keys() & now.keys() if name in _MAY_GROW else (earlier.keys() | now.keys()) - set(_MAY_CHANGE)
     return [
         line
-        for key in sorted(earlier.keys() | now.keys())
-        if name not in _MAY_GROW or (key in earlier and key in now)
+        for key in sorted(keys)
         for line in _differences(earlier.get(key), now.get(key), f"{name} {key}" if name else key)
     ]
 
@@ -48,15 +59,29 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
+def outcomes_of(folder: Path, step: str) -> list[Outcome]:
+    """Return the outcomes of a step's jobs, of all commands of a study."""
+    runs = read_settings(folder)["runs"].items()
+    return [_outcome(axes, folder / f"{name}.json") for name, axes in runs if axes["step"] == step]
+
+
+def _outcome(axes: dict[str, Any], marker: Path) -> Outcome:
+    result = read_json(marker)
+    if result is None:
+        return Outcome(axes, marker, MISSING, {})
+    if "failed" in result:
+        return Outcome(axes, marker, DIVERGED if is_divergence(result["failed"]) else FAILED, result)
+    return Outcome(axes, marker, FINISHED, result)
+
+
 @contextlib.contextmanager
-def study_folder(folder: Path, settings: dict[str, Any], about: dict[str, Any] | None = None) -> Iterator[None]:
+def study_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     """Lock the folder of a study, and write its settings before the block runs.
 
     Args:
         folder: new, empty, or of a study with the same settings.
-        settings: JSON types that determine the results. Later commands may add entries to "rows", "tasks", "texts",
-            "models" and "runs", and change "seeds", whose largest number counts.
-        about: facts for reports that may change, in tables to which later commands may add.
+        settings: JSON types that determine the results. Later commands may add entries to "rows", "tasks", "texts" and
+            "runs", and change "seeds", whose largest number counts.
 
     Raises:
         ValueError: the folder is in use, has something else, or a study with other settings.
@@ -67,7 +92,6 @@ def study_folder(folder: Path, settings: dict[str, Any], about: dict[str, Any] |
     with FolderLock(folder / ".lock", "study", folder):
         remove_partial_files(folder)
         earlier = read_json(folder / SETTINGS) or dict(settings)
-        known = earlier.pop("about", {})
         if "seeds" in settings and "seeds" in earlier:
             settings["seeds"] = earlier["seeds"] = max(earlier["seeds"], settings["seeds"])
         if different := _differences(earlier, settings):
@@ -75,9 +99,6 @@ def study_folder(folder: Path, settings: dict[str, Any], about: dict[str, Any] |
                 f"{folder} holds a study with other settings ({'; '.join(different)}), so its runs could not be "
                 "compared with new ones: give another --output, or the settings of that study"
             )
-        tables = {
-            name: {**earlier[name], **settings[name]} for name in _MAY_GROW if isinstance(settings.get(name), dict)
-        }
-        facts = {name: {**known.get(name, {}), **table} for name, table in (about or {}).items()}
-        write_json(folder / SETTINGS, {**settings, **tables, **({"about": facts} if about else {})})
+        tables = [name for name in _MAY_GROW if isinstance(settings.get(name), dict)]
+        write_json(folder / SETTINGS, settings | {name: {**earlier[name], **settings[name]} for name in tables})
         yield

@@ -6,10 +6,10 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_maelm.options import UsageError, number
-from fairseq_maelm.studies.engine import Job, Launcher, is_finished, read_json, run
+from fairseq_maelm.studies.engine import Job, is_finished, read_json, run
 from fairseq_maelm.studies.slurm import SlurmLauncher, parse_parameters
 from fairseq_maelm.training.options import add_dry_run
 
@@ -49,7 +49,7 @@ class Runner(NamedTuple):
 
     slots: list[str]  # the GPUs of each parallel program, separated by commas, or ""
     gpus: int  # number of GPUs of each program
-    launcher: Launcher | None  # None for this machine
+    launcher: Any  # None for this machine
     retry_failed: bool  # whether to run programs again that failed earlier
     dry_run: bool  # whether to write the commands instead of running them
 

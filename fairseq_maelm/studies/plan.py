@@ -1,25 +1,43 @@
-"""Plans of studies, declared in YAML: commands for each row, task, seed and whatever else, and what they wait for."""
+"""Plans of studies: data that declare commands for each row, task, seed and whatever else, and what they wait for.
+
+A plan has tables, settings and texts, whose names are places ``{NAME}`` in its commands, and these:
+
+- ``rows``, ``tasks``: name -> fields, which are places in their jobs. ``kinds``: fields of tasks that are given as
+  folders, by a file that the folder has.
+- ``steps``: name -> a step, which becomes a job for each combination of the axes that it has ``each``. The values of
+  an axis SEED are those of the table or list SEEDS, which rows and tasks may set; a table's fields are places too.
+  ``rows`` restricts a step to some rows. It comes ``after`` the steps that it names, in those combinations that agree
+  with its own; if one of them has further axes, when all of its jobs have ended and one has succeeded. It has a command
+  to ``run``, a ``marker`` (path of the result, without suffix), and optionally a ``name`` for messages,
+  ``environment``, ``one-gpu``, ``resumes``, ``clears``, ``cost`` (see ``Job``), files that it ``needs``, and the names
+  of two functions: ``result`` of places and log, and ``ended`` of places.
+- ``report``: Python file with these functions, with ``PLACES`` (name -> function of the other places), and with
+  ``write``, which makes the tables of a study's folder.
+
+Values at its top are settings; those that are null are files or folders to be given, "checkpoint" also by the name of
+an encoder that comes with the package.
+"""
 
 import importlib.util
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.files.atomic import sha256_of
-from fairseq_maelm.studies.engine import Job, Process
+from fairseq_maelm.studies.engine import Job
 from fairseq_maelm.studies.folder import data_fingerprint
 from fairseq_maelm.training.options import number_if_it_is_one
 
 _PLACE = re.compile(r"\{([\w-]+)\}")
 # Tables that do not decide the results of a run, or that are compared entry by entry.
 _NOT_COMPARED = ("rows", "tasks", "kinds", "steps", "texts")
+Table = Mapping[str, Mapping[str, Any]]
 
 
 class Places(dict[str, Any]):
@@ -39,14 +57,14 @@ class Places(dict[str, Any]):
             raise ValueError(f"the plan has no value for the place {{{name}}}")
         return self.found[name](self)
 
-    def text(self, template: str) -> str:
+    def text(self, template: Any) -> str:
         """Fill the places of a text."""
-        return _PLACE.sub(lambda place: self._text_of(self[place[1]]), template)
+        return _PLACE.sub(lambda place: self._text_of(self[place[1]]), str(template))
 
     def _text_of(self, value: Any) -> str:
         if isinstance(value, list):
             return ":".join(map(str, value))
-        return str(value) if isinstance(value, Path) else self.text(str(value))
+        return str(value) if isinstance(value, Path) else self.text(value)
 
     def words(self, template: str) -> list[str]:
         """Fill the places of a command; a word that is a place becomes as many words as its value has."""
@@ -61,19 +79,11 @@ class Places(dict[str, Any]):
         return words
 
 
-def axis_values(value: Any) -> list[str]:
-    """Return the values of an axis, which a plan lists with spaces between them."""
-    return str(value).split()
-
-
 class Plan:
-    """The content of a plan's file, with changes by the command line.
-
-    Values at the plan's top are settings; those that are null are files or folders to be given, "checkpoint" also by
-    the name of an encoder that comes with the package.
+    """The content of a plan, with changes by the command line.
 
     Args:
-        path: path of the file.
+        path: path of the file; the path of a plan's report is relative to it.
         changes: names -> values. A dot leads into a table, as in "fine-tuning.lr". Other names that the plan does not
             have belong to its table "common", if it has one.
 
@@ -87,7 +97,7 @@ class Plan:
         for name, value in changes.items():
             self._change(name, value)
         self.rows: dict[str, dict[str, Any]] = {name: row or {} for name, row in self.content["rows"].items()}
-        self.steps: dict[str, dict[str, Any]] = self.content["steps"]
+        self.report = import_file(path.parent / self.content["report"])
 
     def _change(self, name: str, value: str) -> None:
         table, _, inner = name.rpartition(".")
@@ -100,21 +110,6 @@ class Plan:
             own[inner] = [_given(name, part) for part in value.split(":")]
         else:
             own[inner] = value if isinstance(own.get(inner), str) else number_if_it_is_one(value)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The values at the plan's top."""
-        return {name: value for name, value in self.content.items() if not isinstance(value, dict)}
-
-    @cached_property
-    def report(self) -> ModuleType:
-        """The module with the functions that the plan names, and ``write`` for the tables of a study's folder."""
-        path = self.path.parent / self.content["report"]
-        specification = importlib.util.spec_from_file_location(path.stem, path)
-        assert specification is not None and specification.loader is not None
-        module = importlib.util.module_from_spec(specification)
-        specification.loader.exec_module(module)
-        return module
 
     def task(self, name: str, folder: Path | None) -> dict[str, Any]:
         """Return what the plan declares for a task, or for tasks of the kind that a folder has."""
@@ -129,6 +124,15 @@ class Plan:
         raise ValueError(f"there is no {wanted} for --tasks {name}={folder}")
 
 
+def import_file(path: Path) -> Any:
+    """Import a Python file that is in no package."""
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
 def _given(name: str, part: str) -> Path:
     path = Path(part)
     return (find_checkpoint(path) if name == "checkpoint" else path).resolve()
@@ -137,18 +141,13 @@ def _given(name: str, part: str) -> Path:
 class Steps:
     """The jobs of a plan.
 
-    A step is made for each combination of its axes: what it has for "each" SEED are the values of SEEDS, which rows and
-    tasks may set. It comes "after" the steps that it names, in those combinations that agree with its own; if one of
-    them has further axes, when all of its jobs have ended and one has succeeded. "result" and "ended" are functions of
-    the report or of the library.
-
     Args:
-        plan: the plan. The ``PLACES`` of its report are computed where they are needed.
-        rows: names of those to run.
-        tasks: name -> what the plan declares for it.
-        seeds: the most seeds of each row; None for all.
+        content: the plan's.
+        rows: those to run.
+        tasks: name -> fields.
         known: further places.
-        library: module with functions and ``PLACES`` for all plans.
+        functions: modules or objects with functions and ``PLACES``; the first one that has a name counts.
+        seeds: the most seeds of each row; None for all.
 
     Raises:
         ValueError: something is missing.
@@ -156,110 +155,121 @@ class Steps:
 
     def __init__(
         self,
-        plan: Plan,
-        rows: Sequence[str],
-        tasks: dict[str, dict[str, Any]],
-        seeds: int | None,
-        known: dict[str, Any],
-        library: ModuleType,
+        content: Mapping[str, Any],
+        rows: Table,
+        tasks: Table,
+        known: Mapping[str, Any],
+        functions: Sequence[Any],
+        seeds: int | None = None,
     ) -> None:
-        self.plan, self.tasks, self.seeds = plan, tasks, seeds
-        self.rows = {name: plan.rows[name] for name in rows}
-        for name, value in plan.settings.items():
+        self.steps: dict[str, dict[str, Any]] = content["steps"]
+        self.rows, self.tasks, self.seeds, self.functions, self.content = rows, tasks, seeds, functions, content
+        self.own = {name: value for name, value in content.items() if not isinstance(value, dict)}
+        for name, value in self.own.items():
             if value is None:
-                raise ValueError(f"{plan.path} needs --set {name}=PATH")
+                raise ValueError(f"the plan needs --set {name}=PATH")
             for path in value if isinstance(value, list) else ():
                 _refuse_missing(path, f"--set {name}")
-        self.library = library
-        found = {**library.PLACES, **getattr(plan.report, "PLACES", {})}
-        texts = {**plan.settings, **plan.content.get("texts", {}), "plan": plan.content}
-        self.places = Places({**texts, **known}, found)
-        for name, step in plan.steps.items():
-            for places in self._instances(step):
-                for needed in places.words(step.get("needs", "")):
-                    _refuse_missing(Path(needed), f"the step {name!r}")
+        found = {name: own for each in reversed(functions) for name, own in getattr(each, "PLACES", {}).items()}
+        self.places = Places({**self.own, **content.get("texts", {}), "plan": content, **known}, found)
+        # Step, places and values of the axes of each job.
+        self.instances = [
+            (name, *own)
+            for name, step in self.steps.items()
+            for own in self._each(step.get("each", "").split(), self._rows(step), self.places, {})
+            if "rows" not in step or self._rows(step)
+        ]
+        for name, places, _ in self.instances:
+            for needed in places.words(self.steps[name].get("needs", "")):
+                _refuse_missing(Path(needed), f"the step {name!r}")
 
     def settings(self) -> dict[str, Any]:
-        """Return what decides the results, to compare with an earlier command's, and what the table needs."""
-        listed = {f"{axis}s" for step in self.plan.steps.values() for axis in step.get("each", "").split()}
-        own = {name: value for name, value in self.plan.settings.items() if name not in {*listed, "report"}}
-        tables = {name: value for name, value in self.plan.content.items() if isinstance(value, dict)}
-        seeds = {"seeds": len(self._values("seed", self.places))} if "seeds" in listed else {}
+        """Return what decides the results, to compare with an earlier command's, and the axes of all jobs."""
+        listed = {f"{axis}s" for step in self.steps.values() for axis in step.get("each", "").split()}
+        own = {name: value for name, value in self.own.items() if name not in {*listed, "report"}}
+        tables = {name: value for name, value in self.content.items() if isinstance(value, dict)}
         return {
+            **{name: _fingerprint(value) if isinstance(value, list) else str(value) for name, value in own.items()},
+            **({"seeds": len(self._values("seed", {}, self.places))} if "seeds" in {*listed} & {*self.own} else {}),
+            "plan": {name: table for name, table in tables.items() if name not in {*listed, *_NOT_COMPARED}},
             **{
-                name: list(map(_fingerprint, value)) if isinstance(value, list) else str(value)
-                for name, value in own.items()
+                kind: {
+                    name: {field: _fingerprint(value) for field, value in fields.items() if field not in listed}
+                    for name, fields in table.items()
+                }
+                for kind, table in (("rows", self.rows), ("tasks", self.tasks))
             },
-            **seeds,
-            "plan": {name: table for name, table in tables.items() if name not in _NOT_COMPARED},
-            "rows": self.rows,
-            "tasks": {
-                name: {field: _fingerprint(value) if field == "folder" else value for field, value in fields.items()}
-                for name, fields in self.tasks.items()
-            },
+            "runs": {self._marker(name, places): {"step": name, **axes} for name, places, axes in self.instances},
         }
 
-    def jobs(self) -> list[Job]:
-        """Return all jobs, step by step."""
+    def jobs(self, *steps: str) -> list[Job]:
+        """Return the jobs of some steps, by default of all, step by step."""
         made: list[tuple[str, Places, Job]] = []
-        for name, step in self.plan.steps.items():
-            for places in self._instances(step):
-                job = self._job(step, places)
-                before = step.get("after", "").split()
-                job.after = [group for each in before if (group := self._matching(each, step, places, made))]
-                made.append((name, places, job))
-        return [job for *_, job in made]
+        for name, places, _ in self.instances:
+            step = self.steps[name]
+            job = self._job(name, step, places)
+            before = step.get("after", "").split()
+            job.after = [group for each in before if (group := self._matching(each, step, places, made))]
+            made.append((name, places, job))
+        return [job for name, _, job in made if name in (steps or self.steps)]
 
     def _matching(
         self, name: str, step: dict[str, Any], places: Places, made: list[tuple[str, Places, Job]]
     ) -> list[Job]:
         """Return the jobs of a step that agree with the places of a later step."""
-        earlier = self.plan.steps[name]
+        earlier = self.steps[name]
         if "row" in places and places["row"] not in earlier.get("rows", places["row"]).split():
             return []
         axes = set(step.get("each", "").split()) & set(earlier.get("each", "").split())
         return [job for each, own, job in made if each == name and all(own[axis] == places[axis] for axis in axes)]
 
-    def _instances(self, step: dict[str, Any]) -> Iterator[Places]:
-        wanted = step.get("rows", " ".join(self.rows)).split()
-        rows = {name: fields for name, fields in self.rows.items() if name in wanted}
-        return self._each(step.get("each", "").split(), rows, self.places) if rows else iter(())
+    def _rows(self, step: dict[str, Any]) -> Table:
+        wanted = step["rows"].split() if "rows" in step else self.rows
+        return {name: fields for name, fields in self.rows.items() if name in wanted}
 
-    def _each(self, axes: list[str], rows: dict[str, Any], places: Places) -> Iterator[Places]:
+    def _each(
+        self, axes: list[str], rows: Table, places: Places, known: dict[str, Any]
+    ) -> Iterator[tuple[Places, dict[str, Any]]]:
         if not axes:
-            yield places
+            yield places, known
             return
-        tables = {"row": rows, "task": self.tasks}
-        values = tables[axes[0]] if axes[0] in tables else dict.fromkeys(self._values(axes[0], places), {})
-        for value, fields in values.items():
-            yield from self._each(axes[1:], rows, Places({**places, **fields, axes[0]: value}, places.found))
+        axis, *rest = axes
+        for value, fields in self._values(axis, rows, places).items():
+            own = {**known, axis: value if axis in ("row", "task") else fields or value}
+            yield from self._each(rest, rows, Places({**places, **fields, axis: value}, places.found), own)
 
-    def _values(self, axis: str, places: Places) -> list[str]:
-        return axis_values(places[f"{axis}s"])[: self.seeds if axis == "seed" else None]
+    def _values(self, axis: str, rows: Table, places: Places) -> Table:
+        if axis in ("row", "task"):
+            return rows if axis == "row" else self.tasks
+        listed = places[f"{axis}s"]
+        if isinstance(listed, dict):
+            return listed
+        return dict.fromkeys(str(listed).split()[: self.seeds if axis == "seed" else None], {})
 
-    def _job(self, step: dict[str, Any], places: Places) -> Job:
-        def marker() -> Path:
-            path: Path = places["output"] / places.text(step["marker"])
+    def _marker(self, name: str, places: Places) -> str:
+        path = places["output"] / places.text(self.steps[name]["marker"])
+        return str(path.relative_to(places["output"]))
+
+    def _job(self, name: str, step: dict[str, Any], places: Places) -> Job:
+        def function(kind: str) -> Any:
+            return next(own for each in self.functions if (own := getattr(each, step[kind], None)) is not None)
+
+        job = Job(
+            places.text(step["name"]) if "name" in step else self._marker(name, places),
             # Not with_suffix: a task's name may have a dot.
-            return path.with_name(f"{path.name}.json")
-
-        def process(slot: str) -> Process:
-            return Process(places.words(step["run"]), {}).on(slot.split(",")[0] if step.get("one-gpu") else slot)
-
-        name = str(marker().relative_to(places["output"]).with_suffix(""))
-        clears = [Path(path) for path in places.words(step.get("clears", ""))]
-        job = Job(name, marker, process, resumes=step.get("resumes", False), clears=clears)
-        if "cost" in step:
-            job.cost = float(places.text(str(step["cost"])))
+            lambda: places["output"] / f"{self._marker(name, places)}.json",
+            lambda: places.words(step["run"]),
+            resumes=step.get("resumes", False),
+            cost=float(places.text(step.get("cost", 1))),
+            clears=[Path(path) for path in places.words(step.get("clears", ""))],
+            environment=dict(word.split("=", 1) for word in places.words(step.get("environment", ""))),
+            one_gpu=step.get("one-gpu", False),
+        )
         if "result" in step:
-            job.result = partial(self._function(step["result"]), places)
+            job.result = partial(function("result"), places)
         if "ended" in step:
-            job.ended = partial(self._function(step["ended"]), places)
+            job.ended = partial(function("ended"), places)
         return job
-
-    def _function(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(self.plan.report, name, None) or getattr(self.library, name)
-        return found
 
 
 def _refuse_missing(path: Path, needed_by: str) -> None:
@@ -267,5 +277,10 @@ def _refuse_missing(path: Path, needed_by: str) -> None:
         raise ValueError(f"there is no {path}, which {needed_by} needs")
 
 
-def _fingerprint(path: Path) -> str:
-    return data_fingerprint(path) if path.is_dir() else sha256_of(path)
+def _fingerprint(value: Any) -> Any:
+    """Return what to compare instead of a file, a folder, or a list of them."""
+    if isinstance(value, list):
+        return [_fingerprint(each) for each in value]
+    if not isinstance(value, Path):
+        return value
+    return data_fingerprint(value) if value.is_dir() else sha256_of(value)

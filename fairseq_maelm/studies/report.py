@@ -1,136 +1,231 @@
-"""A sweep's report: Markdown tables, and all runs as CSV."""
+"""A sweep's report: the best setting of each task and model, Markdown tables, and all runs as CSV."""
 
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 from fairseq_maelm.files.atomic import write_bytes
-from fairseq_maelm.studies import scores as results
-from fairseq_maelm.studies.grid import described
-from fairseq_maelm.studies.scores import DIVERGED, FAILED, FINISHED, MISSING, Cell, Sweep
+from fairseq_maelm.options import UsageError
+from fairseq_maelm.studies.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, outcomes_of, read_settings
+from fairseq_maelm.studies.sweep import described
 from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
 from fairseq_maelm.training.options import spelled
 
-_NOTHING = "–"
+NOTHING = "–"
+# The tasks in the paper's average.
+GLUE = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B")
+
+
+def median_with_losses(scores: Sequence[float], lost: int) -> float:
+    """Return the median, where each lost run counts as minus infinity."""
+    values = [*scores, *[-math.inf] * lost]
+    return median(values) if values else -math.inf
+
+
+class Cell:
+    """The best setting of a model on a task.
+
+    It has the best median over seeds of the metric on the first validation set. Runs that diverged or failed count as
+    worse than any score: a setting must not win because it loses its bad seeds. While runs are missing, settings with
+    more seeds come first. Ties of the median are broken by the mean, then by the order of the grid.
+
+    Attributes:
+        outcomes: of the setting's seeds; none if no setting has a score.
+        states: number of runs of the whole grid in each state.
+        finished: scores of the setting's finished seeds, one for each validation set.
+        lost: number of the setting's seeds that diverged or failed.
+        scores: median over seeds on each validation set; empty without a setting.
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        settings: dict[str, list[Outcome]] = {}
+        self.states = dict.fromkeys((FINISHED, DIVERGED, FAILED, MISSING), 0)
+        for each in outcomes:
+            settings.setdefault(described(each.axes["setting"]), []).append(each)
+            self.states[each.state] += 1
+        best = max(settings.values(), key=_rank, default=[])
+        self.outcomes = best if best and _rank(best)[1] > -math.inf else []
+        self.finished, self.lost = _scores(self.outcomes)
+        self.scores = [median_with_losses(scores, self.lost) for scores in zip(*self.finished)]
+
+    @property
+    def complete(self) -> bool:
+        """True if there is a score and no run is missing, so that the choice is final."""
+        return not self.states[MISSING] and bool(self.scores)
+
+    def __str__(self) -> str:
+        note = f" [{self.states[MISSING]} runs missing]" if self.states[MISSING] else ""
+        if not self.scores:
+            return NOTHING + note
+        ranges = "/".join(f"{_number(min(scores))}..{_number(max(scores))}" for scores in zip(*self.finished))
+        seeds = f"; {self.lost} of {len(self.outcomes)} seeds without a score" if self.lost else ""
+        return f"{'/'.join(map(_number, self.scores))} ({ranges}{seeds}){note}"
+
+
+def _scores(outcomes: Sequence[Outcome]) -> tuple[list[list[float]], int]:
+    finished = [each.result["scores"] for each in outcomes if each.state == FINISHED]
+    return finished, sum(each.state in (DIVERGED, FAILED) for each in outcomes)
+
+
+def _rank(outcomes: Sequence[Outcome]) -> tuple[int, float, float]:
+    finished, lost = _scores(outcomes)
+    firsts = [scores[0] for scores in finished]
+    return len(firsts) + lost, median_with_losses(firsts, lost), mean(firsts) if firsts else -math.inf
+
+
+@dataclass
+class Sweep:
+    """The content of a sweep's folder, finished or not."""
+
+    tasks: dict[str, dict[str, Any]]
+    models: list[str]
+    outcomes: list[Outcome]
+
+    def __post_init__(self) -> None:
+        self.cells = {
+            (task, model): Cell([each for each in self.outcomes if _place(each) == (task, model)])
+            for task in self.tasks
+            for model in self.models
+        }
+        # Only tasks with final scores of all models are averaged, and only GLUE's if the sweep has any of GLUE.
+        candidates = [task for task in self.tasks if task in GLUE] or self.tasks
+        self.averaged = [task for task in candidates if all(self.cells[task, each].complete for each in self.models)]
+
+
+def _place(outcome: Outcome) -> tuple[str, str]:
+    return outcome.axes["task"], outcome.axes["row"]
+
+
+def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> float | None:
+    """Return the mean over tasks of the mean over their validation sets; None if any score is missing."""
+    values = [mean(scores[task]) for task in tasks if scores.get(task)]
+    return mean(values) if values and len(values) == len(tasks) and not any(map(math.isnan, values)) else None
 
 
 def write_report(folder: Path, groups: Sequence[str] | None = None) -> str:
     """Write report.md and runs.csv into a sweep's folder, and return the Markdown.
 
     ``groups`` selects groups of the paper's rows, by default all.
+
+    Raises:
+        FileNotFoundError: there is no sweep.
+        UsageError: no recipe has such a group.
     """
-    sweep = results.collect(folder)
-    text = as_markdown(sweep, groups)
+    settings = read_settings(folder)
+    sweep = Sweep(settings["tasks"], list(settings["rows"]), outcomes_of(folder, "fine-tuning"))
+    seeds = max((int(each.axes["seed"]) for each in sweep.outcomes), default=0)
+    parts = [_score_table(sweep, groups), _captions(sweep, seeds), *_differences(sweep), _settings(sweep)]
+    text = "\n\n".join([*parts, *_problems(sweep, folder)]) + "\n"
     write_bytes(folder / "report.md", text.encode("utf-8"))
-    write_bytes(folder / "runs.csv", as_csv(sweep).encode("utf-8"))
+    write_bytes(folder / "runs.csv", _as_csv(sweep, folder).encode("utf-8"))
     return text
 
 
-def as_markdown(sweep: Sweep, groups: Sequence[str] | None = None) -> str:
-    """Return the tables of all models' and the paper's scores, and of the best settings with their numbers of runs."""
-    published = results.published_rows(sweep, groups)
-    tasks = results.averaged_tasks(sweep)
-    head = ["", *(f"{task} ({sweep.about['tasks'][task]['metric']})" for task in sweep.tasks), "AVG"]
-    lines = [head]
+def _number(value: float | None) -> str:
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:.1f}"
+
+
+def _score_table(sweep: Sweep, groups: Sequence[str] | None) -> str:
+    lines = []
     for model in sweep.models:
         cells = {task: sweep.cells[task, model] for task in sweep.tasks}
-        mine = results.average({task: cell.scores for task, cell in cells.items()}, tasks)
-        lines.append([model, *map(_cell, cells.values()), _number(mine)])
-    for (group, name), scores in published.items():
+        mine = average({task: cell.scores for task, cell in cells.items()}, sweep.averaged)
+        lines.append([model, *map(str, cells.values()), _number(mine)])
+    for name, scores in _published_rows(sweep, groups).items():
         printed = ["/".join(map(_number, scores.get(task) or [math.nan])) for task in sweep.tasks]
-        lines.append([f"paper, {group}: {name}", *printed, _number(results.average(scores, tasks))])
-    parts = [_table(lines), _captions(sweep, tasks), *_differences(sweep), _settings(sweep), *_problems(sweep)]
-    return "\n\n".join(parts) + "\n"
+        lines.append([name, *printed, _number(average(scores, sweep.averaged))])
+    return markdown_table(["", *(f"{task} ({own['metric']})" for task, own in sweep.tasks.items()), "AVG"], lines)
 
 
-def _number(value: float | None) -> str:
-    return _NOTHING if value is None or not math.isfinite(value) else f"{value:.1f}"
+def _published_rows(sweep: Sweep, groups: Sequence[str] | None) -> dict[str, dict[str, list[float]]]:
+    rows: dict[str, dict[str, list[float]]] = {}
+    known = dict.fromkeys(group for task in sweep.tasks.values() for group in task["paper"])
+    unknown = [group for group in groups or [] if group not in known]
+    if unknown:
+        raise UsageError(f"no recipe has published rows named {', '.join(unknown)}: choose from {', '.join(known)}")
+    for group in known if groups is None else groups:
+        for task, own in sweep.tasks.items():
+            for model, scores in own["paper"].get(group, {}).items():
+                rows.setdefault(f"paper, {group}: {model}", {})[task] = scores
+    return rows
 
 
-def _cell(cell: Cell) -> str:
-    missing = cell.states.get(MISSING, 0)
-    note = f" [{missing} runs missing]" if missing else ""
-    if not cell.scores:
-        return _NOTHING + note
-    ranges = "/".join(f"{_number(min(scores))}..{_number(max(scores))}" for scores in zip(*cell.finished))
-    seeds = f"; {cell.lost} of {len(cell.outcomes)} seeds without a score" if cell.lost else ""
-    return f"{'/'.join(map(_number, cell.scores))} ({ranges}{seeds}){note}"
-
-
-def _captions(sweep: Sweep, tasks: Sequence[str]) -> str:
-    seeds = max((outcome.run.seed for outcome in sweep.outcomes), default=0)
-    sets = [task for task in sweep.tasks if len(sweep.about["tasks"][task]["subsets"]) > 1]
+def _captions(sweep: Sweep, seeds: int) -> str:
+    sets = [task for task, own in sweep.tasks.items() if len(own["subsets"]) > 1]
     text = (
         f"Median over {seeds} seeds of the best setting (lowest..highest), in percent, on the validation data that "
         "also selected the checkpoint and the setting. Runs that diverged or failed count as worse than any score."
     )
     if sets:
         text += f" {', '.join(sets)}: one number for each validation set, averaged before AVG."
-    left_out = [task for task in sweep.tasks if task not in tasks]
-    if not tasks:
+    left_out = [task for task in sweep.tasks if task not in sweep.averaged]
+    if not sweep.averaged:
         return text + " AVG: no task has a final score of every model."
-    return text + f" AVG: mean over {', '.join(tasks)}" + (f", without {', '.join(left_out)}." if left_out else ".")
+    text += f" AVG: mean over {', '.join(sweep.averaged)}"
+    return text + (f", without {', '.join(left_out)}." if left_out else ".")
 
 
 def _settings(sweep: Sweep) -> str:
-    lines = [["task", "model", "best setting", FINISHED, DIVERGED, FAILED, MISSING]]
+    lines = []
     for (task, model), cell in sweep.cells.items():
-        numbers = [str(cell.states.get(state, 0)) for state in lines[0][3:]]
-        lines.append([task, model, _NOTHING if cell.setting is None else described(cell.setting), *numbers])
-    return _table(lines)
+        setting = described(cell.outcomes[0].axes["setting"]) if cell.outcomes else NOTHING
+        lines.append([task, model, setting, *map(str, cell.states.values())])
+    return markdown_table(["task", "model", "best setting", FINISHED, DIVERGED, FAILED, MISSING], lines)
 
 
-def _problems(sweep: Sweep) -> list[str]:
-    """Return notes on missing runs, and on each failed and diverged run."""
-    failed = [each for each in sweep.outcomes if each.state == FAILED]
-    diverged = [each for each in sweep.outcomes if each.state == DIVERGED]
+def _problems(sweep: Sweep, folder: Path) -> Iterator[str]:
+    """Yield notes on missing runs, and on each failed and diverged run."""
     missing = sum(each.state == MISSING for each in sweep.outcomes)
-    parts = []
     if missing:
-        parts.append(f"{missing} of {len(sweep.outcomes)} runs are missing: the table is not final.")
-    for state, outcomes in ((FAILED, failed), (DIVERGED, diverged)):
-        if outcomes:
-            lines = [f"- {each.run}: {each.result['failed']} (runs/{each.run.folder}/run.log)" for each in outcomes]
-            parts.append("\n".join([f"Runs that {state}:", "", *lines]))
-    return parts
+        yield f"{missing} of {len(sweep.outcomes)} runs are missing: the table is not final."
+    for state in (FAILED, DIVERGED):
+        if outcomes := [each for each in sweep.outcomes if each.state == state]:
+            lines = [f"- {_named(each)}: {each.result['failed']} ({_log(each, folder)})" for each in outcomes]
+            yield "\n".join([f"Runs that {state}:", "", *lines])
+
+
+def _named(outcome: Outcome) -> str:
+    return f"{', '.join(_place(outcome))}, {described(outcome.axes['setting'])}, seed {outcome.axes['seed']}"
+
+
+def _log(outcome: Outcome, folder: Path) -> Path:
+    return outcome.marker.with_suffix(".log").relative_to(folder)
 
 
 def _differences(sweep: Sweep) -> list[str]:
     """Compare the first model with each other model on the tasks where all seeds of both have a score."""
     first, *others = sweep.models
-    lines = [["", *(f"{first} - {other}" for other in others)]]
+    lines = []
     for task in sweep.tasks:
         cells = {model: sweep.cells[task, model] for model in sweep.models}
-        whole = {name: [each[0] for each in cell.finished] for name, cell in cells.items() if not cell.lost}
-        found = [difference_of_medians(whole.get(first, []), whole.get(other, [])) for other in others]
-        lines.append([task, *(_NOTHING if each is None else str(each) for each in found)])
-    if all(cell == _NOTHING for line in lines[1:] for cell in line[1:]):
+        whole = {name: [] if cell.lost else [each[0] for each in cell.finished] for name, cell in cells.items()}
+        found = [difference_of_medians(whole[first], whole[other]) for other in others]
+        lines.append([task, *(NOTHING if each is None else str(each) for each in found)])
+    if all(cell == NOTHING for line in lines for cell in line[1:]):
         return []
-    return ["Differences of these medians, with 95 % intervals of a bootstrap over the seeds:", _table(lines)]
+    table = markdown_table(["", *(f"{first} - {other}" for other in others)], lines)
+    return ["Differences of these medians, with 95 % intervals of a bootstrap over the seeds:", table]
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    return markdown_table(lines[0], lines[1:])
-
-
-def as_csv(sweep: Sweep) -> str:
+def _as_csv(sweep: Sweep, folder: Path) -> str:
     """Return a line for each run with all its facts; a missing fact is an empty field."""
     lines = []
-    for outcome in sweep.outcomes:
-        run, result = outcome.run, outcome.result
-        line: dict[str, Any] = {"task": run.task, "model": run.model}
-        line |= {name: spelled(value) for name, value in run.setting.items()}
-        line |= {"seed": run.seed, "state": outcome.state, "metric": sweep.about["tasks"][run.task]["metric"]}
+    for each in sweep.outcomes:
+        (task, model), result = _place(each), each.result
+        line: dict[str, Any] = {"task": task, "model": model}
+        line |= {name: spelled(value) for name, value in each.axes["setting"].items()}
+        line |= {"seed": each.axes["seed"], "state": each.state, "metric": sweep.tasks[task]["metric"]}
         line |= {name: result.get(name) for name in ("score", "epoch", "updates", "seconds")}
-        chosen = sweep.cells[run.task, run.model].setting == run.setting
-        line |= {"chosen": "yes" if chosen else "no", "reason": result.get("failed")}
-        lines.append({**line, "log": f"runs/{run.folder}/run.log", **result.get("figures", {})})
+        chosen = "yes" if each in sweep.cells[task, model].outcomes else "no"
+        line |= {"chosen": chosen, "reason": result.get("failed"), "log": _log(each, folder)}
+        lines.append({**line, **result.get("figures", {})})
     stream = io.StringIO()
-    names = dict.fromkeys(name for line in lines for name in line)
-    writer = csv.DictWriter(stream, list(names), lineterminator="\n")
+    writer = csv.DictWriter(stream, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return stream.getvalue()

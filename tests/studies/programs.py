@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.studies.engine import Job, Process
+from fairseq_maelm.studies.engine import Job
 
 
 def program(folder: Path, name: str, code: str, *after: Job, resumes: bool = False) -> Job:
@@ -15,7 +15,7 @@ def program(folder: Path, name: str, code: str, *after: Job, resumes: bool = Fal
     return Job(
         name,
         folder / f"{name}.json",
-        lambda slot: Process(words, {"SLOT": slot}),
+        lambda: words,
         lambda log: {"output": float(log.read_text(encoding="utf-8").splitlines()[-1])},
         resumes=resumes,
         after=[[job] for job in after],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.studies.engine import LocalLauncher, Process, is_finished, read_json, run
+from fairseq_maelm.studies.engine import Job, LocalLauncher, is_finished, read_json, run
 
 from .programs import calls, counting, is_running, program, wait_until
 
@@ -75,7 +75,7 @@ def test_logs_are_continued_only_where_the_program_goes_on(tmp_path: Path) -> No
 STUDY = """
 import sys
 from pathlib import Path
-from fairseq_maelm.studies.engine import Job, Process
+from fairseq_maelm.studies.engine import Job
 from fairseq_maelm.studies.options import Runner, sitting
 
 CODE = (
@@ -85,7 +85,7 @@ CODE = (
 if __name__ == "__main__":
     markers = [Path(sys.argv[1]) / f"{name}.json" for name in "ab"]
     commands = [[sys.executable, "-c", CODE, str(marker.with_suffix(""))] for marker in markers]
-    jobs = [Job("x", marker, Process(words, {}).on) for marker, words in zip(markers, commands)]
+    jobs = [Job("x", marker, lambda words=words: words) for marker, words in zip(markers, commands)]
     with sitting("study"):
         Runner(["", ""], 0, None, True, False).do(jobs)
 """
@@ -124,7 +124,12 @@ def test_a_run_that_outlived_its_runner_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_gpus_are_given_to_processes(tmp_path: Path) -> None:
-    jobs = [program(tmp_path, f"job{number}", "import os; print(os.environ['SLOT'])") for number in range(4)]
+    jobs = [
+        program(tmp_path, f"job{number}", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])") for number in range(4)
+    ]
     run(jobs, ["3", "5"])
     assert {(read_json(job.marker) or {})["output"] for job in jobs} == {3.0, 5.0}
-    assert str(Process(["x y"], {"A": "b c"}).on("2,3")) == "A='b c' CUDA_VISIBLE_DEVICES=2,3 'x y'"
+    job = Job("job", tmp_path, lambda: ["x y"], environment={"A": "b c"})
+    assert str(job.process("2,3")) == "A='b c' CUDA_VISIBLE_DEVICES=2,3 'x y'"
+    job.one_gpu = True
+    assert job.process("2,3").environment == {"A": "b c", "CUDA_VISIBLE_DEVICES": "2"}

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.studies.folder import study_folder
-from fairseq_maelm.studies.grid import Run
-from fairseq_maelm.studies.report import write_report
-from fairseq_maelm.studies.scores import DIVERGED, FAILED, FINISHED, MISSING, Outcome, average, best_of
+from fairseq_maelm.studies.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, study_folder
+from fairseq_maelm.studies.report import Cell, average, write_report
 from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
 
 # A seed's result: its scores on the validation sets, or its state.
@@ -28,12 +26,13 @@ def outcomes(results: dict[float, Sequence[Result]], task: str = "T", model: str
     found = []
     for lr, seeds in results.items():
         for seed, result in enumerate(seeds, 1):
-            run = Run(task, model, setting(lr), seed)
+            axes = {"step": "fine-tuning", "task": task, "row": model, "setting": setting(lr), "seed": str(seed)}
+            marker = Path("runs", task, model, str(lr), f"seed_{seed}", "run.json")
             if isinstance(result, str):
-                found.append(Outcome(run, result, (), {"failed": result}))
+                found.append(Outcome(axes, marker, result, {"failed": result}))
             else:
                 scores = result if isinstance(result, tuple) else (float(result),)
-                found.append(Outcome(run, FINISHED, scores, {}))
+                found.append(Outcome(axes, marker, FINISHED, {"score": scores[0], "scores": scores}))
     return found
 
 
@@ -58,18 +57,17 @@ def outcomes(results: dict[float, Sequence[Result]], task: str = "T", model: str
 def test_the_median_chooses_and_lost_seeds_count_as_worse_than_any(
     results: dict[float, Sequence[Result]], expected: tuple[float | None, tuple[float, ...]]
 ) -> None:
-    cell = best_of(outcomes(results))
-    assert (cell.setting["lr"] if cell.setting else None, cell.scores) == expected
+    cell = Cell(outcomes(results))
+    assert (cell.outcomes[0].axes["setting"]["lr"] if cell.outcomes else None, tuple(cell.scores)) == expected
 
 
 def test_a_setting_with_missing_seeds_waits_for_them() -> None:
-    cell = best_of(outcomes({1e-5: [90, MISSING, MISSING], 2e-5: [60, 70, 80]}))
-    assert cell.setting is not None and cell.setting["lr"] == 2e-5
+    cell = Cell(outcomes({1e-5: [90, MISSING, MISSING], 2e-5: [60, 70, 80]}))
+    assert cell.outcomes[0].axes["setting"]["lr"] == 2e-5
     assert not cell.complete, "the choice may still change"
-    assert cell.states == {FINISHED: 4, MISSING: 2}
-    assert best_of(outcomes({2e-5: [60, 70, 80]})).complete
-    nothing = best_of(outcomes({2e-5: [MISSING]}))
-    assert (nothing.setting, nothing.scores, nothing.complete) == (None, (), False)
+    assert Cell(outcomes({2e-5: [60, 70, 80]})).complete
+    nothing = Cell(outcomes({2e-5: [MISSING]}))
+    assert (nothing.outcomes, nothing.scores, nothing.complete) == ([], [], False)
 
 
 def test_the_average_of_the_paper() -> None:
@@ -105,25 +103,22 @@ REASONS = {DIVERGED: "exit status 1: FloatingPointError: gradients are Nan/Inf",
 
 def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[Result]]]) -> Path:
     """Write a sweep's folder as its runs would."""
-    tasks = dict.fromkeys(task for task, _ in grid)
-    about = {
-        "tasks": {
-            task: {"metric": "f1" if task == "SQuAD" else "accuracy", "figures": ["accuracy"], "paper": PAPER[task],
-                   "subsets": ["valid", "valid1"] if task == "MNLI" else ["valid"]}
-            for task in tasks
-        },
-        "models": {model: {"checkpoint": "x", "random": model == "random"} for _, model in grid},
+    tasks = {
+        task: {"metric": "f1" if task == "SQuAD" else "accuracy", "paper": PAPER[task],
+               "subsets": ["valid", "valid1"] if task == "MNLI" else ["valid"]}
+        for task, _ in grid
     }  # fmt: skip
     made = [each for (task, model), results in grid.items() for each in outcomes(results, task, model)]
-    with study_folder(folder, {"runs": {str(each.run.folder): each.run._asdict() for each in made}}, about):
+    runs = {str(each.marker.with_suffix("")): each.axes for each in made}
+    with study_folder(folder, {"rows": {model: {} for _, model in grid}, "tasks": tasks, "runs": runs}):
         for each in made:
-            each.run.marker(folder).parent.mkdir(parents=True)
+            (folder / each.marker).parent.mkdir(parents=True)
             if each.state in REASONS:
-                write_json(each.run.marker(folder), {"failed": REASONS[each.state]})
+                write_json(folder / each.marker, {"failed": REASONS[each.state]})
             elif each.state == FINISHED:
-                metrics = {"accuracy": each.scores[0], "loss": 0.5}
-                numbers = {"score": each.scores[0], "scores": list(each.scores), "figures": metrics}
-                write_json(each.run.marker(folder), {**numbers, "epoch": 3, "updates": 30, "seconds": 9.0})
+                figures = {"accuracy": each.result["score"], "loss": 0.5}
+                more = {"figures": figures, "epoch": 3, "updates": 30, "seconds": 9.0}
+                write_json(folder / each.marker, {**each.result, **more})
     return folder
 
 

@@ -18,7 +18,7 @@ def local() -> dict[str, Any]:
 
 
 def test_jobs_succeed_and_fail_through_submitit(local: dict[str, Any], tmp_path: Path) -> None:
-    variable = "import os; print(os.environ['SLOT'])"
+    variable = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     jobs = [
         program(tmp_path / "a", "good", variable),
         program(tmp_path / "b", "bad", "raise FloatingPointError('nan')"),
@@ -28,7 +28,7 @@ def test_jobs_succeed_and_fail_through_submitit(local: dict[str, Any], tmp_path:
     run(jobs, ["5", "5"], SlurmLauncher(local))
     assert read_json(jobs[0].marker) == {"output": 5.0}
     assert read_json(jobs[1].marker) == {"failed": "exit status 1: FloatingPointError: nan"}
-    assert jobs[0].log.read_text().startswith("$ SLOT=5 ")
+    assert jobs[0].log.read_text().startswith("$ CUDA_VISIBLE_DEVICES=5 ")
     assert not list(tmp_path.rglob("submitted.json"))
 
 

@@ -1,0 +1,275 @@
+"""Sweeps: the plan of fine-tuning checkpoints on the grids of recipes, and the checkpoints that are kept."""
+
+import argparse
+import itertools
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_maelm.checkpoints.locate import find_checkpoint
+from fairseq_maelm.finetuning.recipe import Recipe, Search, check_name
+from fairseq_maelm.finetuning.train_command import (
+    FROM_CHECKPOINT,
+    Counted,
+    Encoder,
+    count_updates,
+    read_encoder,
+    run_options,
+    train_words,
+)
+from fairseq_maelm.options import UsageError
+from fairseq_maelm.studies.folder import DIVERGED, FINISHED, outcomes_of
+from fairseq_maelm.studies.log import best_validation
+from fairseq_maelm.studies.plan import Places, Steps
+from fairseq_maelm.training.options import Machine, spelled
+
+RANDOM, _BEST = "random", "checkpoint_best.pt"
+# The plan's steps; each setting is complete before the next one begins.
+_STEPS = {
+    "fine-tuning": {
+        "each": "task setting seed row",
+        "name": "{task}, {row}, {described}, seed {seed}",
+        # The setting's part does not depend on the order of its values.
+        "marker": "runs/{task}/{row}/{setting}/seed_{seed}/run",
+        "environment": "OMP_NUM_THREADS={threads}",
+        "run": "{command}",
+        "resumes": True,
+        "cost": "{examples}",
+        "result": "result",
+        "ended": "tidy",
+    }
+}
+
+
+class Model(NamedTuple):
+    """A model to fine-tune."""
+
+    checkpoint: Path
+    random: bool  # whether to use random weights of the checkpoint's sizes
+    encoder: Encoder
+
+    @property
+    def positions(self) -> int:
+        """The largest number of tokens."""
+        return int(self.encoder.options["max-positions"])
+
+
+def described(setting: Mapping[str, Any]) -> str:
+    """Return the text of a setting for tables and messages."""
+    return ", ".join(f"{name} {spelled(value)}" for name, value in setting.items())
+
+
+def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[Any, ...]]) -> dict[str, Search]:
+    """Return the searched values of each task, restricted to the choices; with ``large``, those of ``search_large``.
+
+    Raises:
+        ValueError: a recipe has no search_large, does not search a chosen option, or has none of its chosen values.
+    """
+    searches: dict[str, Search] = {}
+    for recipe in recipes:
+        search = recipe.search_large if large else recipe.search
+        if search is None:
+            raise ValueError(f"the recipe {recipe.path} has no search_large")
+        searches[recipe.task] = dict(search)
+    for name, wanted in choices.items():
+        for task, search in searches.items():
+            if name not in search:
+                raise ValueError(f"--only {name}: {task} does not search it, only {', '.join(search)}")
+            kept = tuple(value for value in search[name] if value in wanted)
+            if not kept:
+                values = ", ".join(map(spelled, search[name]))
+                raise ValueError(f"--only {name}: {task} has none of these values, only {values}")
+            search[name] = kept
+        found = {value for search in searches.values() for value in search[name]}
+        if unknown := [spelled(value) for value in wanted if value not in found]:
+            raise ValueError(f"--only {name}: no recipe has the value {', '.join(unknown)}")
+    return searches
+
+
+def settings_of(search: Search) -> dict[str, dict[str, Any]]:
+    """Return the points of a grid: name of a folder -> searched option -> value."""
+    points = [dict(zip(search, values)) for values in itertools.product(*search.values())]
+    names = ["-".join(f"{name}_{spelled(value)}" for name, value in sorted(point.items())) for point in points]
+    return {re.sub(r"[^\w.+-]", "_", name): point for name, point in zip(names, points)}
+
+
+def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
+    """Read named checkpoints.
+
+    Instead of a path, "random:NAME" means random weights in the size of NAME, and "random" in the size of the first
+    checkpoint that has a path.
+    """
+    if len({name for name, _ in named}) < len(named):
+        names = ", ".join(name for name, _ in named)
+        raise UsageError(f"two checkpoints have the same name: give each of {names} a different one")
+    read = {}
+    for name, value in named:
+        check_name(name, "the name of a checkpoint")
+        if value.partition(":")[0] != RANDOM:
+            try:
+                path = find_checkpoint(Path(value)).resolve()
+            except FileNotFoundError as error:
+                raise UsageError(f"--checkpoint {name}: {error}") from error
+            read[name] = Model(path, False, read_encoder(path))
+    models = {}
+    for name, value in named:
+        other = name if name in read else value.partition(":")[2] or next(iter(read), "")
+        if other not in read:
+            raise UsageError(
+                f"--checkpoint {name}={value} needs a checkpoint for its size: give one as NAME=PATH, and write "
+                "random:NAME unless it is the first"
+            )
+        models[name] = read[other]._replace(random=name not in read)
+    return models
+
+
+class Sweep:
+    """The steps of a sweep, and their functions.
+
+    The updates of each task are counted before anything is written or trained.
+
+    Args:
+        args: of ``maelm sweep``.
+        recipes: of the tasks.
+        machine: of each run.
+
+    Raises:
+        FileNotFoundError: data are missing.
+        ValueError: options or data are wrong.
+    """
+
+    def __init__(self, args: argparse.Namespace, recipes: Sequence[Recipe], machine: Machine) -> None:
+        self.recipes, self.models = {recipe.task: recipe for recipe in recipes}, read_models(args.checkpoint)
+        self.data, self.machine, self.options, self.keep = (
+            args.data.resolve(),
+            machine,
+            args.options,
+            args.keep_checkpoints,
+        )
+        choices: dict[str, tuple[Any, ...]] = {}
+        for name, values in args.only:
+            choices[name] = (*choices.get(name, ()), *values)
+        searches = choose(recipes, args.large, choices)
+        positions = {model.positions: model for model in self.models.values()}
+        self.counted = {
+            (task, each): self._count(task, model, search)
+            for task, search in searches.items()
+            for each, model in positions.items()
+        }
+        content = {
+            "steps": _STEPS,
+            "seeds": " ".join(map(str, range(1, args.seeds + 1))),
+            "common": {"precision": machine.precision, "options": self.options},
+        }
+        rows = {name: {"checkpoint": each.checkpoint, "random": each.random} for name, each in self.models.items()}
+        tasks = {task: self._fields(task, search) for task, search in searches.items()}
+        known = {"output": args.output, "threads": machine.threads}
+        self.steps = Steps(content, rows, tasks, known, [self])
+
+    def _fields(self, task: str, search: Search) -> dict[str, Any]:
+        recipe = self.recipes[task]
+        return {
+            "data": self.data / recipe.data,
+            "metric": recipe.metric,
+            "metrics": recipe.metrics,
+            "options": recipe.options,
+            "subsets": recipe.subsets,
+            "paper": recipe.paper,
+            "settings": settings_of(search),
+        }
+
+    def _count(self, task: str, model: Model, search: Search) -> Counted:
+        recipe, first = self.recipes[task], next(iter(settings_of(search).values()))
+        trial = self._options(recipe, model, first, 1, 1)
+        words = [*train_words(trial, self.data / recipe.data, Path("checkpoints"), self.machine), *self.options]
+        try:
+            return count_updates(words, search["batch-size"], model.positions)
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(f"{task} ({recipe.path}): {error}") from error
+
+    def _options(
+        self, recipe: Recipe, model: Model, setting: dict[str, Any], seed: int, updates_per_epoch: int
+    ) -> dict[str, Any]:
+        """Return the options of a run without folders and machine."""
+        sizes = {**model.encoder.options, **model.encoder.drawn} if model.random else FROM_CHECKPOINT
+        options = run_options(recipe, model.encoder, setting, updates_per_epoch, sizes)
+        start = {} if model.random else {"finetune-from-model": model.checkpoint}
+        return {**options, **start, "seed": seed}
+
+    def prepare(self, retry_failed: bool) -> None:
+        """Delete what earlier commands have left; with ``retry_failed`` also runs that diverged."""
+        output = self.steps.places["output"]
+        for each in outcomes_of(output, *_STEPS) if retry_failed else ():
+            # Its checkpoints may have weights that are not finite.
+            if each.state == DIVERGED:
+                shutil.rmtree(each.marker.parent)
+        for task, row in {(each.axes["task"], each.axes["row"]) for each in outcomes_of(output, *_STEPS)}:
+            tidy(output, self.keep, task, row)
+
+    # Functions of the plan
+
+    @property
+    def PLACES(self) -> dict[str, Any]:
+        """Return the computed places."""
+        return {"described": lambda places: described(_setting(places)), "command": self._command,
+                "examples": self._examples}  # fmt: skip
+
+    def _of(self, places: Places) -> tuple[Recipe, Model, Counted]:
+        recipe, model = self.recipes[places["task"]], self.models[places["row"]]
+        return recipe, model, self.counted[recipe.task, model.positions]
+
+    def _command(self, places: Places) -> list[str]:
+        """Return the command of a run, which continues from its last finished epoch."""
+        (recipe, model, counted), setting = self._of(places), _setting(places)
+        updates = counted.updates_per_epoch[setting["batch-size"]]
+        options = self._options(recipe, model, setting, int(places["seed"]), updates)
+        return [*train_words(options, places["data"], _checkpoints(places), self.machine), *self.options]
+
+    def _examples(self, places: Places) -> int:
+        """Return the number of training examples of a run, counted in each epoch."""
+        return int(_setting(places)["epochs"]) * self._of(places)[2].examples
+
+    def result(self, places: Places, log: Path) -> dict[str, Any]:
+        """Return the best validation of a run."""
+        recipe = self.recipes[places["task"]]
+        return best_validation(log, recipe.metric, recipe.metrics, recipe.subsets)
+
+    def tidy(self, places: Places) -> None:
+        """Delete the checkpoints that are not to be kept of the runs of a task and a model."""
+        tidy(places["output"], self.keep, places["task"], places["row"])
+
+
+def _setting(places: Places) -> dict[str, Any]:
+    point: dict[str, Any] = places["settings"][places["setting"]]
+    return point
+
+
+def _checkpoints(places: Places) -> Path:
+    return Path(places.text("{output}/runs/{task}/{row}/{setting}/seed_{seed}/checkpoints"))
+
+
+def tidy(folder: Path, keep: str, task: str, row: str) -> None:
+    """Delete checkpoints of runs that have ended, which would fill the disk.
+
+    Failed runs keep their checkpoints, from which they can continue; diverged runs do not.
+
+    Args:
+        folder: the sweep's folder.
+        keep: checkpoints of finished runs to keep: none ("none"), the checkpoint_best.pt of the run with the best score
+            ("best"), or all ("all").
+        task: the runs' task.
+        row: the runs' model.
+    """
+    alike = [each for each in outcomes_of(folder, *_STEPS) if (each.axes["task"], each.axes["row"]) == (task, row)]
+    finished = [each for each in alike if each.state == FINISHED]
+    best = max(finished, key=lambda each: each.result["score"], default=None)
+    for each in alike:
+        checkpoints = each.marker.with_name("checkpoints")
+        if each.state == DIVERGED or (each.state == FINISHED and keep == "none"):
+            shutil.rmtree(checkpoints, ignore_errors=True)
+        elif each.state == FINISHED and keep == "best":
+            for path in checkpoints.glob("*.pt"):
+                if each is not best or path.name != _BEST:
+                    path.unlink()
