@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import CorpusError
-from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.finetuning.glue_layout import DEV_IDS_FILES, HIGHEST_SCORE, TASKS, Quirks, Table, read_glue
 from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_task
 from fairseq_maelm.finetuning.sentences.settings import GlueSettings
-from fairseq_maelm.text.imported import open_encoder, vocabulary_files
+from fairseq_maelm.finetuning.task_folder import prepare_task_folder
+from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -18,12 +18,8 @@ logger = logging.getLogger(__name__)
 def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
     """Prepare one task and return its manifest; keep a folder that was made from the same files."""
     tables, definition = _tables(task, settings), TASKS[task]
-    files = {split: [path] for split, (path, _) in tables.items()}
-    origin = made_from(
-        {"task": task, "max_length": settings.max_length}, {**files, "vocabulary": vocabulary_files(vocabulary)}
-    )
 
-    def write(folder: Path) -> dict[str, Any]:
+    def write(folder: Path, encoder: TextEncoder) -> dict[str, Any]:
         labels = None if definition.labels is None else label_dictionary(definition.labels)
         quirks = {split: Quirks() for split in tables}
         sources = {
@@ -32,7 +28,7 @@ def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Pa
         texts = 1 if tables["train"][1].columns.text_pair is None else 2
         # Scores are stored in [0, 1], as for fairseq's RoBERTa.
         scale = None if labels is not None else HIGHEST_SCORE
-        facts = write_task(folder, open_encoder(vocabulary), sources, labels, texts, settings.max_length, scale)
+        facts = write_task(folder, encoder, sources, labels, texts, settings.max_length, scale)
         for split, own in facts["splits"].items():
             path, table = tables[split]
             _check_count(own["examples"] - len(quirks[split].rejoined), path, table)
@@ -40,7 +36,11 @@ def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Pa
             _report(f"{task} {split}", quirks[split])
         return {"task": task, **facts}
 
-    return prepare_folder(output, "glue", origin, write)
+    chosen, files = (
+        {"task": task, "max_length": settings.max_length},
+        {split: path for split, (path, _) in tables.items()},
+    )
+    return prepare_task_folder(output, "glue", chosen, files, vocabulary, write, "input0")
 
 
 def _report(split: str, quirks: Quirks) -> None:

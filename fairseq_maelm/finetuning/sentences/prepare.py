@@ -10,10 +10,10 @@ FOLDER/index/{train,valid,...}.txt                    the ids of examples that h
 """
 
 import dataclasses
+import functools
 import itertools
 import logging
 import math
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,13 +29,12 @@ from tqdm import tqdm
 from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.corpus.tables import Example, read_table
 from fairseq_maelm.files.atomic import CorpusError
-from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
 from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
+from fairseq_maelm.finetuning.task_folder import prepare_task_folder
 from fairseq_maelm.text.dictionary import class_names
-from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.truncation import truncate
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, TextEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -48,21 +47,15 @@ _CHUNK = 10_000
 
 
 def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
-    """Write the task's folder and return its manifest; the folder appears when it is complete.
-
-    Raises:
-        CorpusError: a table is not valid; the message names file and line.
-        OSError: a file is missing or cannot be written.
-    """
+    """Write the task's folder and return its manifest; errors are those of ``prepare_task_folder``."""
     chosen = dataclasses.asdict(settings)
     for name in ("train", "valid", "test", *(() if settings.valid is None else ("valid_fraction", "seed"))):
         del chosen[name]
-    files = {split: [path] for split, path in settings.tables.items()}
-    origin = made_from(chosen, {**files, "vocabulary": vocabulary_files(vocabulary)})
-    return prepare_folder(output, "sentences", origin, lambda folder: _write(settings, vocabulary, folder))
+    write = functools.partial(_write, settings)
+    return prepare_task_folder(output, "sentences", chosen, settings.tables, vocabulary, write, "input0")
 
 
-def _write(settings: SentenceSettings, vocabulary: Path, folder: Path) -> dict[str, Any]:
+def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> dict[str, Any]:
     """Write all files, and return facts for the manifest."""
     first, labels, held_out = _survey(settings)
     texts = len(first.texts)
@@ -76,7 +69,7 @@ def _write(settings: SentenceSettings, vocabulary: Path, folder: Path) -> dict[s
     if held_out:
         table = enumerate(read_table(settings.train, settings))
         sources["valid"] = settings.train, (each for number, each in table if number in held_out)
-    facts = write_task(folder, open_encoder(vocabulary), sources, labels, texts, settings.max_length)
+    facts = write_task(folder, encoder, sources, labels, texts, settings.max_length)
     if held_out:
         facts["splits"]["valid"]["held_out_of"] = "train"
     return facts
@@ -91,7 +84,7 @@ def write_task(
     max_length: int | None,
     scale: float | None = None,
 ) -> dict[str, Any]:
-    """Encode and store all splits, copy the vocabulary, and return facts for the manifest.
+    """Encode and store all splits, and return facts for the manifest.
 
     Args:
         folder: the new folder.
@@ -109,10 +102,8 @@ def write_task(
             for each in examples
         )
         splits[split] = _write_split(folder, split, path, checked, labels, encoder, max_length)
-    for path in encoder.files:
-        shutil.copyfile(path, folder / "input0" / path.name)
     if texts == 2:
-        shutil.copyfile(folder / "input0" / DICTIONARY_FILE, folder / "input1" / DICTIONARY_FILE)
+        (folder / "input1" / DICTIONARY_FILE).write_bytes(encoder.files[0].read_bytes())
     names = None
     if labels is not None:
         labels.save(str(folder / "label" / DICTIONARY_FILE))

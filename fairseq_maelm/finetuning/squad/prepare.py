@@ -1,8 +1,8 @@
 """The preparation of a folder for the task ``maelm_squad`` from SQuAD's files."""
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.finetuning.squad.prepared import NO_ANSWER, NOT_LOCATED, PreparedSplit, Texts
 from fairseq_maelm.finetuning.squad.reading import SquadFile, read_squad
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.finetuning.task_folder import prepare_task_folder, save_split
 from fairseq_maelm.text.offsets import AlignedTokens, encodable
 from fairseq_maelm.text.vocabulary import TextEncoder
 
@@ -29,27 +28,21 @@ _SHOWN = 3
 def prepare_squad(files: Mapping[str, Path], vocabulary: Path, output: Path) -> dict[str, Any]:
     """Prepare splits ("train", "valid", "test") of SQuAD, and return the manifest of the new folder.
 
-    Raises:
-        OSError: a file is missing.
-        ValueError: a file does not have SQuAD's layout, a split lacks answers, the files of the vocabulary do not
-            belong together, or ``output`` was made from something else.
+    Errors are those of ``prepare_task_folder``; only a test split may lack answers.
     """
-    encoder = open_encoder(vocabulary)
-    origin = made_from({}, {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files})
-    return prepare_folder(output, "squad", origin, lambda folder: _write(files, encoder, folder))
+    return prepare_task_folder(output, "squad", {}, files, vocabulary, partial(_write, files))
 
 
-def _write(files: Mapping[str, Path], encoder: TextEncoder, folder: Path) -> dict[str, Any]:
+def _write(files: Mapping[str, Path], folder: Path, encoder: TextEncoder) -> dict[str, Any]:
     sources = {split: read_squad(path) for split, path in files.items()}
     for split, source in sources.items():
         if split != "test" and not source.has_answers:
             raise ValueError(f"{files[split]} has no answers: only --test may lack them")
-    for path in encoder.files:
-        shutil.copyfile(path, folder / path.name)
     facts, problems = {}, {}
     for split, source in sources.items():
         prepared, inside = build_split(encoder, source, split)
-        prepared.save(folder, split)
+        save_split(folder, split, prepared.arrays)
+        write_json(folder / f"{split}.json", prepared.texts._asdict())
         problems[split] = source.problems | ({INSIDE_PIECES: inside} if inside else {})
         facts[split] = _facts(split, source, prepared, problems[split])
     write_json(folder / PROBLEMS, problems)

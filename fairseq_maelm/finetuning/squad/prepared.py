@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.data.token_files import read_arrays
-from fairseq_maelm.files.atomic import atomic_file, read_json, write_json
-from fairseq_maelm.files.prepared_folder import read_manifest
+from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.finetuning import task_folder
 
 # Stored instead of an answer's first and last piece.
 NO_ANSWER = -1
@@ -82,22 +81,7 @@ class PreparedSplit:
         """Return ``answer_text`` for every question; ``first`` and ``last`` are [Q]."""
         return [self.answer_text(*pieces) for pieces in zip(range(len(self)), first.tolist(), last.tolist())]
 
-    def save(self, folder: Path, split: str) -> None:
-        """Write ``SPLIT.npz`` and ``SPLIT.json``."""
-        with atomic_file(folder / f"{split}.npz") as stream:
-            np.savez(stream, **self.arrays)  # type: ignore[arg-type]
-        write_json(folder / f"{split}.json", self.texts._asdict())
-
 
 def load_split(folder: Path | str, split: str) -> PreparedSplit:
-    """Open a split of a prepared folder.
-
-    Raises:
-        FileNotFoundError: the folder was not prepared or lacks the split.
-        ValueError: another version prepared the folder.
-    """
-    manifest = read_manifest(Path(folder), "squad")
-    if split not in manifest["splits"]:
-        raise FileNotFoundError(f"{folder} has no split {split!r}, only {', '.join(manifest['splits'])}")
-    path = Path(folder) / f"{split}.npz"
-    return PreparedSplit(read_arrays(path), path.with_suffix(".json"))
+    """Open a split of a prepared folder; errors are those of ``task_folder.load_split``."""
+    return PreparedSplit(task_folder.load_split(Path(folder), "squad", split), Path(folder) / f"{split}.json")

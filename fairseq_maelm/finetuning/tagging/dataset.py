@@ -1,7 +1,6 @@
 """Batches of windows of labeled sentences, which may be longer than the model's positions."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,4 +105,4 @@ def _shortened(split: TaggedSplit, limit: int) -> TaggedSplit:
     counts = split.piece_counts
     place_in_word = np.arange(len(split.pieces)) - np.repeat(np.cumsum(counts, dtype=np.int64) - counts, counts)
     shortened = np.minimum(counts, limit).astype(np.int32)
-    return replace(split, pieces=split.pieces[place_in_word < limit], piece_counts=shortened)
+    return split._replace(pieces=split.pieces[place_in_word < limit], piece_counts=shortened)

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,7 +10,6 @@ from typing import Any
 
 from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.files.conll import LabeledFile, Layout, read
-from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import (
     OUTSIDE,
@@ -23,7 +21,7 @@ from fairseq_maelm.finetuning.tagging.schemes import (
     detect,
     split_label,
 )
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.finetuning.task_folder import prepare_task_folder, save_split
 from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -47,19 +45,14 @@ def prepare_tagging(
     ``file_scheme`` is the scheme of the labels in the files, "plain", or "auto" to detect it in the training file;
     ``scheme`` is that of the model's labels, unless they are plain.
 
-    Raises:
-        OSError: a file is missing.
-        ValueError: a file is not valid, or the output was made from something else.
+    Errors are those of ``prepare_task_folder``.
     """
-    encoder = open_encoder(vocabulary)
 
-    def write(folder: Path) -> dict[str, Any]:
+    def write(folder: Path, encoder: TextEncoder) -> dict[str, Any]:
         read_files = {split: read(path, layout) for split, path in files.items()}
         settings = _settings_of(read_files, layout, file_scheme, scheme)
         for split, file in read_files.items():
-            _numbered(file, settings, encoder, files["train"]).save(folder / f"{split}.npz")
-        for path in encoder.files:
-            shutil.copyfile(path, folder / path.name)
+            save_split(folder, split, _numbered(file, settings, encoder, files["train"])._asdict())
         counts = {
             split: Counter(label for each in file.sentences for label in each.labels)
             for split, file in read_files.items()
@@ -70,8 +63,7 @@ def prepare_tagging(
 
     options = {**asdict(layout), "file_scheme": file_scheme, "scheme": scheme}
     options["format"] = options.pop("form")
-    roles = {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files}
-    prepare_folder(output, "tagging", made_from(options, roles), write)
+    prepare_task_folder(output, "tagging", options, files, vocabulary, write)
     return read_settings(output)
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.data.token_files import read_arrays
-from fairseq_maelm.files.atomic import atomic_file
 from fairseq_maelm.files.conll import Layout
 from fairseq_maelm.files.prepared_folder import read_manifest
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN
@@ -38,28 +37,13 @@ def read_settings(folder: Path) -> TaggingSettings:
     return TaggingSettings(tuple(content["labels"]), content["scheme"], content["file_scheme"], layout)
 
 
-@dataclass(frozen=True)
-class TaggedSplit:
+class TaggedSplit(NamedTuple):
     """A split with W words of P pieces: the pieces' numbers in fairseq's dictionary, and the labels' numbers."""
 
     pieces: NDArray[np.unsignedinteger]  # <uint16 or uint32>[P] of all words
     piece_counts: NDArray[np.int32]  # [W] pieces of each word, at least 1
     word_counts: NDArray[np.int32]  # [sentences] words of each sentence, at least 1
     labels: NDArray[np.int32]  # [W]
-
-    def save(self, path: Path) -> None:
-        """Write the split atomically."""
-        with atomic_file(path) as stream:
-            np.savez(stream, **vars(self))
-
-    @classmethod
-    def load(cls, path: Path) -> "TaggedSplit":
-        """Read a split."""
-        if not path.exists():
-            raise FileNotFoundError(
-                f"there is no {path}: give a folder of `maelm prepare tagging` that contains this split"
-            )
-        return cls(**read_arrays(path))
 
 
 def encode_words(

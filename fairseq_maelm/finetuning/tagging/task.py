@@ -23,6 +23,7 @@ from fairseq_maelm.finetuning.dataset_metrics import log_collected
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import ACCURACY, ENTITY_METRICS, score
+from fairseq_maelm.finetuning.task_folder import load_split
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
@@ -78,9 +79,9 @@ class TaggingTask(EncoderTask):
 
     def load_dataset(self, split: str, **unused: Any) -> None:
         """Open a split and cut it into windows."""
-        path = Path(self.cfg.data) / f"{split}.npz"
-        content = TaggedSplit.load(path)
-        check_array(path, content.pieces, self.dictionary.index(MASK))
+        folder = Path(self.cfg.data)
+        content = TaggedSplit(**load_split(folder, "tagging", split))
+        check_array(folder / f"{split}.npz", content.pieces, self.dictionary.index(MASK))
         dataset = self.dataset_of(content, shuffle=split == "train")
         sentences = len(content.word_counts)
         logger.info(

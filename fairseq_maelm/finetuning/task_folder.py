@@ -1,0 +1,71 @@
+"""The folder of a fine-tuning task: its preparation from a file for each split, and the arrays of a split."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_maelm.data.token_files import read_arrays
+from fairseq_maelm.files.atomic import atomic_file
+from fairseq_maelm.files.prepared_folder import made_from, prepare_folder, read_manifest
+from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.vocabulary import TextEncoder
+
+
+def prepare_task_folder(
+    output: Path,
+    kind: str,
+    options: Mapping[str, Any],
+    files: Mapping[str, Path],
+    vocabulary: Path,
+    write: Callable[[Path, TextEncoder], Mapping[str, Any]],
+    place: str = ".",
+) -> dict[str, Any]:
+    """Prepare a task's folder, and return its manifest; a folder that was made from the same files is kept.
+
+    Args:
+        output: the folder, which appears when it is complete.
+        kind: kind of the folder, as in ``prepare_folder``.
+        options: the settings that decide the result, for the manifest.
+        files: split -> file.
+        vocabulary: folder of the vocabulary.
+        write: fills the folder with tokens of the encoder, and returns facts for the manifest.
+        place: where in the folder the vocabulary is copied to.
+
+    Raises:
+        OSError: a file is missing or cannot be written.
+        ValueError: a file or the vocabulary is not valid, or the folder was made from something else.
+    """
+    encoder = open_encoder(vocabulary)
+
+    def fill(folder: Path) -> Mapping[str, Any]:
+        facts = write(folder, encoder)
+        for path in encoder.files:
+            shutil.copyfile(path, folder / place / path.name)
+        return facts
+
+    origin = made_from(options, {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files})
+    return prepare_folder(output, kind, origin, fill)
+
+
+def save_split(folder: Path, split: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write the arrays of a split as ``SPLIT.npz``."""
+    with atomic_file(folder / f"{split}.npz") as stream:
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
+
+
+def load_split(folder: Path, kind: str, split: str) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a split.
+
+    Raises:
+        FileNotFoundError: the folder was not prepared or lacks the split.
+        ValueError: another version prepared the folder, or the file is damaged.
+    """
+    splits = read_manifest(folder, kind)["splits"]
+    if split not in splits:
+        raise FileNotFoundError(f"{folder} has no split {split!r}, only {', '.join(splits)}")
+    arrays: dict[str, NDArray[Any]] = read_arrays(folder / f"{split}.npz")
+    return arrays
