@@ -2,18 +2,10 @@
 
 import argparse
 import logging
-import sys
 
-from fairseq_maelm.files.prepared_folder import verify_outputs
-from fairseq_maelm.finetuning.glue_layout import TASKS
-from fairseq_maelm.finetuning.sentences.settings import GlueSettings
-from fairseq_maelm.options import (
-    add_output,
-    add_settings,
-    add_verify,
-    add_vocabulary,
-    settings_of,
-)
+from fairseq_maelm.commands.preparation import add_folder_arguments, end_preparation
+from fairseq_maelm.finetuning.glue import TASKS, GlueSettings, prepare_task
+from fairseq_maelm.options import add_settings, settings_of
 from fairseq_maelm.text.imported import vocabulary_files
 
 logger = logging.getLogger(__name__)
@@ -27,17 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Checks GLUE's files and encodes each task into a folder for fine-tuning. Tasks that are already prepared from "
         "the same files are kept."
     )
-    add_vocabulary(parser, required=True)
-    add_output(parser, "folder for all tasks")
+    add_folder_arguments(parser, "folder for all tasks")
     add_settings(parser, GlueSettings)
-    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Prepare the tasks and write the names of their folders to standard output."""
-    # These take seconds to import.
-    from fairseq_maelm.finetuning.sentences.glue import prepare_task
-    from fairseq_maelm.text.dictionary import load_dictionary
+    from fairseq_maelm.text.dictionary import load_dictionary  # takes seconds
 
     settings = settings_of(GlueSettings, args)
     # Refuse a dictionary and a tokenizer that do not belong together before any file is read.
@@ -55,6 +43,4 @@ def run(args: argparse.Namespace) -> None:
             logger.info(
                 "%s %s: %s examples, %s truncated", task, split, f"{facts['examples']:,}", f"{facts['truncated']:,}"
             )
-        if args.verify:
-            verify_outputs(args.output / task)
-        sys.stdout.write(f"{args.output / task}\n")
+        end_preparation(args.output / task, args.verify)

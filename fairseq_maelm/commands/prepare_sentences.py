@@ -2,17 +2,10 @@
 
 import argparse
 import logging
-import sys
 
-from fairseq_maelm.files.prepared_folder import verify_outputs
+from fairseq_maelm.commands.preparation import add_folder_arguments, end_preparation
 from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
-from fairseq_maelm.options import (
-    add_output,
-    add_settings,
-    add_verify,
-    add_vocabulary,
-    settings_of,
-)
+from fairseq_maelm.options import add_settings, settings_of
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fine-tuning. Without --text and --label a table has no header, and its columns are 'text, label' or 'text, "
         "text, label'."
     )
-    add_vocabulary(parser, required=True)
-    add_output(parser, "new folder of the task")
+    add_folder_arguments(parser)
     add_settings(parser, SentenceSettings)
-    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -37,6 +28,4 @@ def run(args: argparse.Namespace) -> None:
     manifest = prepare_sentences(settings_of(SentenceSettings, args), args.vocabulary, args.output)
     for split, facts in manifest["splits"].items():
         logger.info("%s: %s examples", split, f"{facts['examples']:,}")
-    if args.verify:
-        verify_outputs(args.output)
-    sys.stdout.write(f"{args.output}\n")
+    end_preparation(args.output, args.verify)

@@ -1,11 +1,10 @@
 """The command ``maelm prepare squad``."""
 
 import argparse
-import sys
 
-from fairseq_maelm.files.prepared_folder import verify_outputs
+from fairseq_maelm.commands.preparation import add_folder_arguments, end_preparation
 from fairseq_maelm.finetuning.squad.prepare import PROBLEMS, prepare_squad
-from fairseq_maelm.options import UsageError, add_output, add_verify, add_vocabulary, existing_path
+from fairseq_maelm.options import UsageError, existing_path
 
 AFTER_INTERRUPT = "nothing was written"
 
@@ -23,9 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("test", "questions to predict, with or without answers"),
     ):
         parser.add_argument(f"--{split}", type=existing_path, metavar="JSON", help=use)
-    add_vocabulary(parser, required=True)
-    add_output(parser, "new folder of the task")
-    add_verify(parser)
+    add_folder_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -34,6 +31,4 @@ def run(args: argparse.Namespace) -> None:
     if not files:
         raise UsageError("give --train, --valid or --test")
     prepare_squad(files, args.vocabulary, args.output)
-    if args.verify:
-        verify_outputs(args.output)
-    sys.stdout.write(f"{args.output}\n")
+    end_preparation(args.output, args.verify)

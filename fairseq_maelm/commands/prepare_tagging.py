@@ -1,16 +1,12 @@
 """The command ``maelm prepare tagging``."""
 
 import argparse
-import sys
 
+from fairseq_maelm.commands.preparation import add_folder_arguments, end_preparation
 from fairseq_maelm.files.conll import add_layout_arguments, layout_of
-from fairseq_maelm.files.prepared_folder import verify_outputs
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
-from fairseq_maelm.finetuning.tagging.schemes import (
-    PLAIN,
-    PREFIXES,
-)
-from fairseq_maelm.options import add_output, add_verify, add_vocabulary, existing_path
+from fairseq_maelm.finetuning.tagging.schemes import PLAIN, PREFIXES
+from fairseq_maelm.options import existing_path
 
 AFTER_INTERRUPT = "nothing was written"
 
@@ -24,15 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", type=existing_path, required=True, metavar="FILE", help="file to train on")
     parser.add_argument("--valid", type=existing_path, required=True, metavar="FILE", help="file to validate on")
     parser.add_argument("--test", type=existing_path, metavar="FILE", help="file to test on")
-    add_vocabulary(parser, required=True)
-    add_output(parser, "new folder of the task")
+    add_folder_arguments(parser)
     add_layout_arguments(parser)
     parser.add_argument(
         "--file-scheme", choices=("auto", *PREFIXES, PLAIN), default="auto",
         help="scheme of the labels in the files; plain is for labels that do not mark entities",
     )  # fmt: skip
     parser.add_argument("--scheme", choices=tuple(PREFIXES), default="iob2", help="scheme of the model's labels")
-    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -40,6 +34,4 @@ def run(args: argparse.Namespace) -> None:
     files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
     layout = layout_of(args, args.train)
     prepare_tagging(args.vocabulary, files, args.output, layout, args.file_scheme, args.scheme)
-    if args.verify:
-        verify_outputs(args.output)
-    sys.stdout.write(f"{args.output}\n")
+    end_preparation(args.output, args.verify)

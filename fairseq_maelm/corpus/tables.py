@@ -79,8 +79,9 @@ def read_table(
     texts: int | None = None,
     label_optional: bool = False,
     complete: Callable[[Iterable[str]], bool] = all,
+    rows: Iterable[Row] | None = None,
 ) -> Iterator[Example]:
-    """Yield the rows of a table.
+    """Yield the examples of a table.
 
     Args:
         path: a .tsv, .csv, .jsonl or .json file, plain or with .gz or .xz appended; any other name is read as .tsv.
@@ -89,22 +90,12 @@ def read_table(
             has labels if its columns are not given.
         label_optional: accept a table that lacks the column of the label.
         complete: whether a row with these texts is accepted, some of which may be empty.
+        rows: rows to take instead of those of the file.
 
     Raises:
         CorpusError: a row is not an example; the message names file and line.
     """
-    return examples_of(table_rows(path, columns.delimiter), path, columns, texts, label_optional, complete)
-
-
-def examples_of(
-    rows: Iterator[Row],
-    path: Path,
-    columns: Columns,
-    texts: int | None = None,
-    label_optional: bool = False,
-    complete: Callable[[Iterable[str]], bool] = all,
-) -> Iterator[Example]:
-    """Yield the examples of rows of ``table_rows``; arguments and errors as for ``read_table``."""
+    rows = iter(table_rows(path, columns.delimiter) if rows is None else rows)
     first = next(rows, None)
     if first is None:
         raise CorpusError(f"{path} is empty")

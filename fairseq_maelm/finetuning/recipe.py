@@ -6,18 +6,19 @@ folder or in the package, whose content it inherits.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.training.options import load_yaml, mapping_of, number_if_it_is_one
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fairseq_maelm.training.options import load_yaml, number_if_it_is_one
 
 # Option -> values to try.
 Search = dict[str, tuple[Any, ...]]
 
 RECIPES = Path(__file__).with_name("recipes")
-_REQUIRED = ("task", "data", "metric", "options", "search")
-_OPTIONAL = ("metrics", "setting", "search_large", "paper")
 # Every search has these; any other name in it is an option of fairseq-train.
 _SEARCHED = ("lr", "batch-size", "epochs", "warm-up")
 # Options that the sweep sets in every run.
@@ -27,12 +28,11 @@ _RESERVED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass
 class Recipe:
-    """The settings of a fine-tuning task.
+    """The settings of a fine-tuning task, with types that OmegaConf checks.
 
     Attributes:
-        path: the file.
         task: the task's name in tables.
         data: the task's folder, below the folder of all data.
         metric: the validation metric that chooses checkpoint and setting; larger is better.
@@ -42,19 +42,20 @@ class Recipe:
             the updates).
         search_large: the same for large models; None to use ``search``.
         setting: one value for each name in ``search``, for a single run.
-        paper: group -> model -> published scores in percent, one for each validation set.
+        paper: group -> model -> published scores in percent, one for each validation set; NaN for none.
+        path: the file, or the name of a recipe of the package.
     """
 
-    path: Path
-    task: str
-    data: str
-    metric: str
-    metrics: tuple[str, ...]
-    options: dict[str, Any]
-    search: Search
-    search_large: Search | None
-    setting: dict[str, Any]
-    paper: dict[str, dict[str, tuple[float, ...]]]
+    task: str = MISSING
+    data: str = MISSING
+    metric: str = MISSING
+    options: dict[str, Any] = MISSING
+    search: dict[str, Any] = MISSING
+    search_large: dict[str, Any] | None = None
+    metrics: list[str] = field(default_factory=list)
+    setting: dict[str, Any] = field(default_factory=dict)
+    paper: dict[str, Any] = field(default_factory=dict)
+    path: str = ""
 
     @property
     def subsets(self) -> tuple[str, ...]:
@@ -91,51 +92,33 @@ def read_recipe(path: Path) -> Recipe:
     """
     content = load_yaml(path, RECIPES)
     try:
-        return _recipe_of(path, content)
-    except ValueError as error:
-        raise ValueError(f"the recipe {path}: {error}") from error
+        typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(Recipe), content))
+        if missing := [name for name, value in typed.items() if value == MISSING]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
+        return _checked(Recipe(**{**typed, "path": str(path)}))
+    except (ValueError, OmegaConfBaseException) as error:
+        raise ValueError(f"the recipe {path}: {' '.join(str(error).split())}") from error
 
 
-def _recipe_of(path: Path, content: Mapping[str, Any]) -> Recipe:
-    _check_keys(content)
-    metric, metrics = content["metric"], content.get("metrics") or [content["metric"]]
-    if not (isinstance(metrics, list) and all(isinstance(name, str) for name in [metric, *metrics])):
-        raise ValueError("metric must be a name, and metrics a list of names")
-    large, search = content.get("search_large"), _search(mapping_of(content["search"], "search"), "search")
-    return Recipe(
-        path=path,
-        task=check_name(content["task"], "task"),
-        data=str(content["data"]),
-        metric=metric,
-        metrics=tuple(dict.fromkeys([metric, *metrics])),
-        options=_options(mapping_of(content["options"], "options")),
-        search=search,
-        search_large=None if large is None else _search(mapping_of(large, "search_large"), "search_large"),
-        setting=_setting(mapping_of(content.get("setting") or {}, "setting"), search),
-        paper=_paper(mapping_of(content.get("paper") or {}, "paper")),
-    )
-
-
-def _check_keys(content: Mapping[str, Any]) -> None:
-    missing = [key for key in _REQUIRED if key not in content]
-    unknown = sorted(set(content) - {*_REQUIRED, *_OPTIONAL})
-    if missing or unknown:
-        raise ValueError(
-            f"missing keys: {', '.join(missing) or 'none'}; unknown keys: {', '.join(unknown) or 'none'}. A recipe has "
-            f"{', '.join(_REQUIRED)} and optionally {', '.join(_OPTIONAL)}"
-        )
-
-
-def _options(options: Mapping[str, Any]) -> dict[str, Any]:
-    for name, value in options.items():
-        if name.startswith("-") or isinstance(value, dict):
-            raise ValueError(f"the option {name} must have no leading dashes, and a value or true")
+def _checked(recipe: Recipe) -> Recipe:
+    check_name(recipe.task, "task")
+    for name in recipe.options:
         if name in _RESERVED:
             raise ValueError(f"the option {name} is set by the sweep or by search: remove it from options")
-    missing = [name for name in ("task", "criterion") if name not in options]
-    if missing:
-        raise ValueError(f"its options lack {' and '.join(missing)}")
-    return dict(options)
+    recipe.metrics = list(dict.fromkeys([recipe.metric, *recipe.metrics]))
+    recipe.search = _search(recipe.search, "search")
+    if recipe.search_large is not None:
+        recipe.search_large = _search(recipe.search_large, "search_large")
+    # The recipe's value if it is among the searched ones, or else the first.
+    chosen = {name: number_if_it_is_one(value) for name, value in recipe.setting.items()}
+    recipe.setting = {
+        name: chosen[name] if chosen.get(name) in values else values[0] for name, values in recipe.search.items()
+    }
+    recipe.paper = {
+        group: {model: tuple(map(float, each if isinstance(each, list) else [each])) for model, each in rows.items()}
+        for group, rows in recipe.paper.items()
+    }
+    return recipe
 
 
 def _search(search: Mapping[str, Any], what: str) -> Search:
@@ -153,44 +136,12 @@ def _search(search: Mapping[str, Any], what: str) -> Search:
     return found
 
 
-def _setting(setting: Mapping[str, Any], search: Search) -> dict[str, Any]:
-    """Return one value for each searched option: the recipe's if it is among the searched ones, or else the first."""
-    chosen = {name: number_if_it_is_one(value) for name, value in setting.items()}
-    for name, value in chosen.items():
-        _check_value(name, value, "setting")
-    return {name: chosen[name] if chosen.get(name) in values else values[0] for name, values in search.items()}
-
-
 def _check_value(name: str, value: Any, what: str) -> None:
+    """Check what fairseq-train does not see: counts of examples and epochs, and the fraction for warm-up."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if name in ("batch-size", "epochs"):
         right = number and value == int(value) and value >= 1
-    elif name == "lr":
-        right = number and value > 0
-    elif name == "warm-up":
-        right = number and 0 <= value < 1
     else:
-        right = number or isinstance(value, (str, bool))
+        right = name not in ("lr", "warm-up") or (number and (value > 0 if name == "lr" else 0 <= value < 1))
     if not right:
         raise ValueError(f"{what}: {value!r} cannot be a value of {name}")
-
-
-def _paper(paper: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, ...]]]:
-    groups: dict[str, dict[str, tuple[float, ...]]] = {}
-    for group, rows in paper.items():
-        published = {name: _published(value) for name, value in mapping_of(rows, f"paper: {group}").items()}
-        groups[group] = {name: scores for name, scores in published.items() if scores}
-    return groups
-
-
-def _published(value: Any) -> tuple[float, ...]:
-    """Read scores as the paper prints them: 61.2, 87.2/87.1, or a dash for none."""
-    parts = value if isinstance(value, list) else str("-" if value is None else value).split("/")
-    numbers = [number_if_it_is_one(part.strip() if isinstance(part, str) else part) for part in parts]
-    if numbers[0] == "-":
-        return ()
-    # "84.5/-" has a score for the first of two sets only; NaN keeps anyone from averaging them.
-    numbers = [float("nan") if number == "-" else number for number in numbers]
-    if not all(isinstance(number, (int, float)) for number in numbers):
-        raise ValueError(f"the published score {value!r} is neither a number nor two with a / between them")
-    return tuple(float(number) for number in numbers)

@@ -9,7 +9,7 @@ import pytest
 from fairseq import options
 
 from fairseq_maelm.finetuning.dataset_metrics import metric_names, positive_class
-from fairseq_maelm.finetuning.glue_layout import TASKS
+from fairseq_maelm.finetuning.glue import TASKS
 from fairseq_maelm.finetuning.recipe import RECIPES as FOLDER
 from fairseq_maelm.finetuning.recipe import Recipe, read_recipe
 from fairseq_maelm.finetuning.squad import scoring
@@ -102,20 +102,3 @@ def test_squad(name: str, version: str) -> None:
 def test_tagging(name: str) -> None:
     metrics = set(RECIPES[name].metrics)
     assert metrics == ({"accuracy"} if name in ("tagging", "ud_ewt") else set(ENTITY_METRICS))
-
-
-def test_a_recipe_builds_on_others(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text("defaults: [RTE]\ntask: mine\noptions: {dropout: 0.2}\nsearch: {lr: [1.0e-3]}\n")
-    recipe = read_recipe(tmp_path / "own.yaml")
-    assert recipe.options == {**RECIPES["RTE"].options, "dropout": 0.2}
-    assert recipe.search == {**RECIPES["RTE"].search, "lr": (1e-3,)}
-    assert (recipe.task, recipe.data, recipe.setting) == ("mine", "RTE", {**RECIPES["RTE"].setting, "lr": 1e-3})
-    (tmp_path / "RTE.yaml").write_text("defaults: [RTE]\ndata: other\n")
-    assert read_recipe(tmp_path / "RTE.yaml").data == "other", "a recipe that names itself inherits from the package's"
-    for text, message in (
-        ("defaults: RTE\n", "must be a list"),
-        ("defaults: [nope]\n", "there is no recipe nope: give"),
-    ):
-        (tmp_path / "bad.yaml").write_text(text)
-        with pytest.raises((ValueError, FileNotFoundError), match=message):
-            read_recipe(tmp_path / "bad.yaml")

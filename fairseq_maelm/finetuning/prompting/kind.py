@@ -2,7 +2,7 @@
 
 import argparse
 
-from fairseq_maelm.finetuning.glue_layout import TASKS
+from fairseq_maelm.finetuning.glue import TASKS
 from fairseq_maelm.finetuning.kinds import Kind
 
 

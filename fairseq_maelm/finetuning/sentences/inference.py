@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_maelm.corpus.header import names_columns
-from fairseq_maelm.corpus.tables import ColumnsWithId, Example, examples_of, read_table, table_rows
+from fairseq_maelm.corpus.tables import ColumnsWithId, Example, read_table, table_rows
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.dataset_metrics import metric_names, positive_class
@@ -150,13 +150,13 @@ def read_rows(args: argparse.Namespace, labels: list[str] | None) -> list[Exampl
     rows = list(table_rows(args.input, columns.delimiter))
     if rows and not isinstance(rows[0][1], dict) and names_columns(rows[0][1]):
         raise _header(rows[0][0])
-    examples = list(examples_of(iter(rows), args.input, columns, 1, complete=bool))
+    examples = list(read_table(args.input, columns, 1, complete=bool, rows=rows))
     unknown = [example for example in examples if not _can_be_label(example.label, labels)]
     if not unknown:
         return examples
     if unknown == examples[:1] != examples:
         raise _header(unknown[0].place)
-    return list(examples_of(iter(rows), args.input, columns, len(examples[0].texts) + 1, complete=bool))
+    return list(read_table(args.input, columns, len(examples[0].texts) + 1, complete=bool, rows=rows))
 
 
 def _header(place: str) -> ValueError:

@@ -18,6 +18,7 @@ from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import score
 from fairseq_maelm.finetuning.tagging.task import TaggingCriterion, TaggingTask, window_rows
+from fairseq_maelm.finetuning.task_folder import load_split
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import open_encoder
 
@@ -36,6 +37,10 @@ def prepare(folder: Path, data: Path, train: str = TRAIN, valid: str = VALID, **
     return prepare_tagging(data, files, folder / "task", LAYOUT, **options)
 
 
+def split_of(folder: Path, split: str) -> TaggedSplit:
+    return TaggedSplit(**load_split(folder / "task", "tagging", split))
+
+
 def task_of(folder: Path, tokens_per_sample: int = 64, window_overlap: int = 8) -> TaggingTask:
     cfg = SimpleNamespace(data=str(folder), tokens_per_sample=tokens_per_sample, window_overlap=window_overlap, seed=1)
     return TaggingTask.setup_task(cfg)
@@ -50,7 +55,7 @@ def test_words_become_pieces_and_entities_the_labels_to_learn(
     assert read_settings(tmp_path / "task") == settings
     assert re.search("1 words without a piece in the vocabulary became <unk>; the first: .*train:3", caplog.text)
 
-    train = TaggedSplit.load(tmp_path / "task" / "train.npz")
+    train = split_of(tmp_path, "train")
     assert train.word_counts.tolist() == [3, 3]
     assert train.labels.tolist() == [0, 1, 0, 2, 2, 0]
     dictionary = load_dictionary(str(toy_data))
@@ -63,7 +68,7 @@ def test_words_become_pieces_and_entities_the_labels_to_learn(
 @pytest.mark.parametrize("scheme", ["iob1", "iob2", "iobes"])
 def test_training_scheme_is_an_option(scheme: str, toy_data: Path, tmp_path: Path) -> None:
     settings = prepare(tmp_path, toy_data, scheme=scheme)
-    valid = TaggedSplit.load(tmp_path / "task" / "valid.npz")
+    valid = split_of(tmp_path, "valid")
     expected = {
         "iob1": ["I-WHO", "O", "I-PLACE", "I-PLACE"],
         "iob2": ["B-WHO", "O", "B-PLACE", "I-PLACE"],
@@ -131,7 +136,7 @@ def test_columns_of_treebanks_have_labels_that_training_lacks(
     files["valid"].write_text(CONLLU_VALID, encoding="utf-8")
     settings = prepare_tagging(toy_data, files, tmp_path / "task", Layout("conllu", column))
     assert settings.labels == tuple(sorted(set(train)))
-    split = TaggedSplit.load(tmp_path / "task" / "valid.npz")
+    split = split_of(tmp_path, "valid")
     assert split.word_counts.tolist() == [4, 2]
     names = [*settings.labels, ""]
     assert [names[number] for number in split.labels] == [*train, *valid]
@@ -199,7 +204,7 @@ def long_task(folder: Path, data: Path, **options: int) -> TaggingTask:
 def test_batches_hold_every_word_once_at_its_first_piece(toy_data: Path, tmp_path: Path) -> None:
     task = long_task(tmp_path, toy_data, tokens_per_sample=12, window_overlap=4)
     dataset: Any = task.datasets["valid"]
-    split = TaggedSplit.load(tmp_path / "task" / "valid.npz")
+    split = split_of(tmp_path, "valid")
     assert len(dataset) > 4 and dataset.sizes.max() <= 12
     first_pieces = split.pieces[np.cumsum(split.piece_counts) - split.piece_counts]
     pieces: dict[int, list[int]] = {}
@@ -247,7 +252,7 @@ def validated(task: TaggingTask, validation: list[list[dict[str, Any]]]) -> dict
 
 def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: Path, tmp_path: Path) -> None:
     task = long_task(tmp_path, toy_data, tokens_per_sample=12, window_overlap=4)
-    split = TaggedSplit.load(tmp_path / "task" / "valid.npz")
+    split = split_of(tmp_path, "valid")
     first_pieces = split.pieces[np.cumsum(split.piece_counts) - split.piece_counts]
     names = np.array(task.settings.labels)
     gold, guess = names[split.labels], names[first_pieces % 5]

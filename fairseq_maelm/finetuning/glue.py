@@ -1,13 +1,21 @@
 """GLUE's eight tasks (Wang et al., 2018) as tables of columns and labels, with the official numbers of rows."""
 
+import argparse
 import itertools
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from fairseq_maelm.corpus.tables import ColumnsWithId, Example, Row, examples_of, table_rows
+from fairseq_maelm.corpus.tables import ColumnsWithId, Example, Row, read_table, table_rows
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import numbered_lines
+from fairseq_maelm.finetuning.sentences.settings import SHORTEST
+from fairseq_maelm.options import check_limits, existing_path, option
+from fairseq_maelm.text.vocabulary import TextEncoder
+
+logger = logging.getLogger(__name__)
 
 HIGHEST_SCORE = 5.0
 """Scores of STS-B are in [0, 5]."""
@@ -104,6 +112,108 @@ TASKS: dict[str, GlueTask] = {
 }
 
 
+def _train_file(text: str) -> tuple[str, Path]:
+    task, _, path = text.partition("=")
+    if task not in TASKS or not path:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not TASK=FILE, such as QNLI=train.tsv, with TASK one of {', '.join(TASKS)}"
+        )
+    return task, existing_path(path)
+
+
+@dataclass(frozen=True)
+class GlueSettings:
+    """The options of ``maelm prepare glue``."""
+
+    glue: Path = option(
+        help="folder with GLUE's unpacked folders CoLA, SST-2, MRPC, ...",
+        type=existing_path,
+        metavar="GLUE",
+        positional=True,
+    )
+    tasks: tuple[str, ...] = option(
+        (), help=f"tasks among {', '.join(TASKS)} (default: those in GLUE)", metavar="TASK", choices=TASKS
+    )
+    max_length: int = option(
+        512, help="maximum number of tokens in an example; longer examples are truncated", minimum=SHORTEST
+    )
+    train_file: tuple[tuple[str, Path], ...] = option(
+        (), help="another training file for a task, with the official columns and any number of rows",
+        metavar="TASK=FILE", type=_train_file,
+    )  # fmt: skip
+    accept_counts: bool = option(False, help="accept files whose numbers of rows differ from the official ones")
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
+    """Prepare one task and return its manifest; keep a folder that was made from the same files."""
+    # These take seconds to import.
+    from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_task
+    from fairseq_maelm.finetuning.task_folder import prepare_task_folder
+
+    tables, definition = _chosen_tables(task, settings), TASKS[task]
+
+    def write(folder: Path, encoder: TextEncoder) -> dict[str, Any]:
+        labels = None if definition.labels is None else label_dictionary(definition.labels)
+        quirks = {split: Quirks() for split in tables}
+        sources = {
+            split: (path, read_glue(path, table, definition, quirks[split])) for split, (path, table) in tables.items()
+        }
+        texts = 1 if tables["train"][1].columns.text_pair is None else 2
+        # Scores are stored in [0, 1], as for fairseq's RoBERTa.
+        scale = None if labels is not None else HIGHEST_SCORE
+        facts = write_task(folder, encoder, sources, labels, texts, settings.max_length, scale)
+        for split, own in facts["splits"].items():
+            path, table = tables[split]
+            _check_count(own["examples"] - len(quirks[split].rejoined), path, table)
+            own |= {"file": path.name, **asdict(quirks[split])}
+            _report(f"{task} {split}", quirks[split])
+        return {"task": task, **facts}
+
+    options = {"task": task, "max_length": settings.max_length}
+    files = {split: path for split, (path, _) in tables.items()}
+    return prepare_task_folder(output, "glue", options, files, vocabulary, write, "input0")
+
+
+def _report(split: str, quirks: Quirks) -> None:
+    for count, what in (
+        (quirks.empty_sentences, "examples have an empty sentence, as in the official file"),
+        (len(quirks.rejoined), "rows with line breaks inside were joined"),
+        (len(quirks.left_out), f"lines are pieces of rows and were skipped: {quirks.left_out[:20]}"),
+    ):
+        if count:
+            logger.warning("%s: %s %s", split, f"{count:,}", what)
+
+
+def _chosen_tables(task: str, settings: GlueSettings) -> dict[str, tuple[Path, Table]]:
+    """Return the file of each split and its table, whose ``rows`` are empty if any number of rows is allowed."""
+    folder, train_files, found = settings.glue / task, dict(settings.train_file), {}
+    for split, tables in TASKS[task].tables.items():
+        if split == "train" and task in train_files:
+            found[split] = train_files[task], replace(tables[0], rows=())
+            continue
+        table = next((each for each in tables if (folder / each.file).is_file()), None)
+        if table is None and split.startswith("test"):
+            logger.warning("%s: there is no %s, so there will be no predictions for it", task, folder / tables[0].file)
+        elif table is None:
+            raise FileNotFoundError(f"there is no {' and no '.join(str(folder / each.file) for each in tables)}")
+        else:
+            found[split] = folder / table.file, replace(table, rows=()) if settings.accept_counts else table
+    return found
+
+
+def _check_count(rows: int, path: Path, table: Table) -> None:
+    if table.rows and rows not in table.rows:
+        official = " or ".join(f"{count:,}" for count in table.rows)
+        held_out = "" if table.held_out is None else f" (split by {' or '.join(DEV_IDS_FILES)})"
+        raise CorpusError(
+            f"{path}{held_out} has {rows:,} examples, but the official file has {official}: the file is "
+            "incomplete or another version. --accept-counts accepts it"
+        )
+
+
 def read_glue(path: Path, table: Table, task: GlueTask, quirks: Quirks) -> Iterator[Example]:
     """Yield the examples of a file, with their indices as ids, and add irregular rows to ``quirks``.
 
@@ -118,7 +228,7 @@ def read_glue(path: Path, table: Table, task: GlueTask, quirks: Quirks) -> Itera
     if table.held_out is not None:
         rows = _selected(rows, _read_dev_pairs(path.parent), table.held_out)
     # Accepts empty sentences: a tuple of empty texts is true.
-    examples = examples_of(rows, path, table.columns, complete=bool if task.irregular else all)
+    examples = read_table(path, table.columns, complete=bool if task.irregular else all, rows=rows)
     for count, example in enumerate(examples):
         identity = str(count) if example.id is None else example.id
         if not identity.isdigit():

@@ -1,0 +1,22 @@
+"""What the commands that prepare a task's folder share."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from fairseq_maelm.files.prepared_folder import verify_outputs
+from fairseq_maelm.options import add_output, add_verify, add_vocabulary
+
+
+def add_folder_arguments(parser: argparse.ArgumentParser, output: str = "new folder of the task") -> None:
+    """Declare ``--vocabulary``, ``--output``, which is described by ``output``, and ``--verify``."""
+    add_vocabulary(parser, required=True)
+    add_output(parser, output)
+    add_verify(parser)
+
+
+def end_preparation(folder: Path, verify: bool) -> None:
+    """Write a folder's name to standard output, after a check of its files if they are to be verified."""
+    if verify:
+        verify_outputs(folder)
+    sys.stdout.write(f"{folder}\n")
