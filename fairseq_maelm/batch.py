@@ -15,7 +15,7 @@ slots, so the model does not depend on options of the task.
 """
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -67,3 +67,16 @@ def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> np
     for row, tokens in zip(padded, rows):
         row[: len(tokens)] = tokens
     return padded
+
+
+def whole_sequences(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> dict[str, Any]:
+    """Return a batch of B sequences that the encoder sees whole.
+
+    It holds ``ntokens``, the number of tokens without padding, and ``net_input`` with ``src_tokens`` <int64>[B, S] and
+    ``src_lengths`` <int64>[B].
+    """
+    tokens = torch.from_numpy(pad_rows(rows, lengths, filler))
+    return {
+        "ntokens": int(lengths.sum()),
+        "net_input": {"src_tokens": tokens, "src_lengths": torch.from_numpy(lengths)},
+    }

@@ -6,7 +6,7 @@ pretrained. Sets of tokens: "real", "mask", and "all", the sum of these two.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, Vocabulary, ch
 from fairseq_maelm.analysis.settings import AnalysisSettings
 from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.data.blocks import TokenBlocks
+from fairseq_maelm.data.blocks import TokenBlocks, block_slices
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme, draw_masks
 from fairseq_maelm.data.masking_variants import VisibleTokens, encoder_input
 from fairseq_maelm.files.lines import numbered_lines
@@ -49,41 +49,26 @@ class TextBlocks:
         vocabulary, lines = encoder.vocabulary, list[list[int]]()
         numbered = numbered_lines(path)
         for _, line in tqdm(numbered, desc=f"reading {path.name}", unit=" lines", leave=False, mininterval=1.0):
-            encoded = encoder.encode_line(line)
-            lines.append([*encoded, vocabulary.line_end] if encoded else [])
-            tokens -= len(lines[-1])
+            # A line without tokens is a lone end symbol, the blank line between documents.
+            lines.append([*encoder.encode_line(line), vocabulary.line_end])
+            tokens -= len(lines[-1]) if len(lines[-1]) > 1 else 0
             if tokens <= 0:
                 break
-        self._blocks = [np.array([vocabulary.first, *block], dtype=np.int64) for block in _pack(lines, block_size - 1)]
-        if not self._blocks:
+        self._stream = np.array(list(chain.from_iterable(lines)), dtype=np.int64)
+        self._slices = block_slices(np.array(list(map(len, lines)), dtype=np.int64), "complete_doc", block_size - 1)
+        if not len(self._slices):
             raise ValueError(f"{path} has no line with a token")
-        self.sizes = np.array([len(block) for block in self._blocks], dtype=np.int64)
+        self._first, self.sizes = vocabulary.first, self._slices[:, 1] - self._slices[:, 0] + 1
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self.sizes)
 
     def __getitem__(self, index: int) -> np.ndarray:
         """Return a block <int64>[n]."""
-        return self._blocks[index]
+        return np.append(self._first, self._stream[slice(*self._slices[index])])
 
 
 Blocks = TokenBlocks | TextBlocks
-
-
-def _pack(lines: Iterable[list[int]], room: int) -> Iterator[list[int]]:
-    """Fill blocks of at most ``room`` tokens with whole lines of one document; an empty line ends a document.
-
-    Lines longer than a block are cut.
-    """
-    block: list[int] = []
-    for line in chain(lines, [[]]):
-        if block and (not line or len(block) + len(line) > room):
-            yield block
-            block = []
-        block = block + line
-        while len(block) > room:
-            yield block[:room]
-            block = block[room:]
 
 
 def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:

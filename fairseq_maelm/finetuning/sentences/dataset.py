@@ -9,7 +9,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from numpy.typing import NDArray
 
-from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.batch import whole_sequences
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.token_files import check_tokens, read_index
 from fairseq_maelm.text.dictionary import MASK
@@ -58,16 +58,11 @@ class SentencesDataset(BatchDataset):
         """Make a batch of examples <int64>[B].
 
         Returns:
-            ``ntokens``; ``target``, <int64>[B] classes or <float32>[B] numbers, if the split has labels; and
-            ``net_input`` with ``src_tokens`` <int64>[B, S], each ``<s> a </s>`` or ``<s> a </s> </s> b </s>``, and
-            ``src_lengths`` <int64>[B].
+            ``whole_sequences``, each ``<s> a </s>`` or ``<s> a </s> </s> b </s>``; and, if the split has labels,
+            ``target``, <int64>[B] classes or <float32>[B] numbers.
         """
         lengths = self.sizes[indices].astype(np.int64)
-        rows = pad_rows([self._tokens(int(index)) for index in indices], lengths, self.dictionary.pad())
-        batch = {
-            "ntokens": int(lengths.sum()),
-            "net_input": {"src_tokens": torch.from_numpy(rows), "src_lengths": torch.from_numpy(lengths)},
-        }
+        batch = whole_sequences([self._tokens(int(index)) for index in indices], lengths, self.dictionary.pad())
         if self._targets is not None:
             batch["target"] = torch.from_numpy(self._targets[indices])
         return batch

@@ -12,7 +12,7 @@ import torch
 from fairseq.data import Dictionary
 from numpy.typing import NDArray
 
-from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.batch import pad_rows, whole_sequences
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.windows import cut_windows, most_context
 from fairseq_maelm.finetuning.squad.prepared import NOT_LOCATED, PreparedSplit
@@ -95,10 +95,9 @@ class SquadDataset(BatchDataset):
         """Make a batch of B windows.
 
         Returns:
-            ``ntokens``; ``net_input`` with ``src_tokens`` <int64>[B, S] and ``src_lengths`` <int64>[B]; ``target``
-            <int64>[B, 2], the positions of the answer's first and last token, (0, 0) if the answer is not in the
-            window, or ``NO_TARGET`` twice; ``located``, the number of windows with a target; and ``context_mask``
-            <bool>[B, S], True at tokens that can begin or end an answer. Outside of training also
+            ``whole_sequences``; ``target`` <int64>[B, 2], the positions of the answer's first and last token, (0, 0) if
+            the answer is not in the window, or ``NO_TARGET`` twice; ``located``, the number of windows with a target;
+            and ``context_mask`` <bool>[B, S], True at tokens that can begin or end an answer. Outside of training also
             ``start_mask`` <bool>[B, S], True at those with their best context in this window; ``shift`` <int64>[B], the
             number to add to a position for the piece's number in the context; and ``split``, the split's name.
         """
@@ -111,11 +110,7 @@ class SquadDataset(BatchDataset):
         target = np.where(self._holds_answer[indices, None], answers + shift[:, None], absent)
         tokens, own, best = zip(*map(self._sequence, indices.tolist()))
         batch: dict[str, Any] = {
-            "ntokens": int(lengths.sum()),
-            "net_input": {
-                "src_tokens": torch.from_numpy(pad_rows(tokens, lengths, self.dictionary.pad())),
-                "src_lengths": torch.from_numpy(lengths),
-            },
+            **whole_sequences(tokens, lengths, self.dictionary.pad()),
             "target": torch.from_numpy(target),
             "located": int((target[:, 0] != NO_TARGET).sum()),
             "context_mask": torch.from_numpy(pad_rows(own, lengths, 0)).bool(),

@@ -8,7 +8,7 @@ import torch
 from fairseq.data import Dictionary
 from numpy.typing import NDArray
 
-from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.batch import whole_sequences
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.windows import cut_windows, most_context
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit
@@ -73,8 +73,7 @@ class TaggingDataset(BatchDataset):
         Returns:
             ``sentence`` <int64>[B], the number of each window's sentence; ``words`` <int64>[B], the number of words to
             label in each; ``rows`` <int64>[W], the rows of the first pieces of these words in the flattened [B, S];
-            ``target`` <int64>[W], their labels; ``ntokens``; and ``net_input`` with ``src_tokens`` <int64>[B, S] and
-            ``src_lengths`` <int64>[B].
+            ``target`` <int64>[W], their labels; and ``whole_sequences``.
         """
         lengths = self.sizes[indices]
         width = int(lengths.max())
@@ -92,11 +91,7 @@ class TaggingDataset(BatchDataset):
             "words": torch.tensor([window.last - window.first for _, window in items], dtype=torch.int64),
             "rows": torch.from_numpy(np.concatenate(rows)),
             "target": torch.from_numpy(np.concatenate(targets).astype(np.int64)),
-            "ntokens": int(lengths.sum()),
-            "net_input": {
-                "src_tokens": torch.from_numpy(pad_rows(tokens, lengths, self.dictionary.pad())),
-                "src_lengths": torch.from_numpy(lengths),
-            },
+            **whole_sequences(tokens, lengths, self.dictionary.pad()),
         }
 
 
