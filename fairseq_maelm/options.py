@@ -276,12 +276,3 @@ def settings_of(settings: type[_Settings], args: argparse.Namespace) -> _Setting
         return settings(**{name: tuple(x) if isinstance(x, list) else x for name, x in zip(names, values)})
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def check_limits(settings: Any) -> None:
-    """Raise a ValueError if a number of a settings dataclass is outside the limits of its option."""
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        limits = {name: field.metadata[name] for name in ("minimum", "maximum") if name in field.metadata}
-        if limits and value is not None and (problem := out_of_range(value, **limits)):
-            raise ValueError(f"--{field.name.replace('_', '-')} {problem}")

@@ -12,7 +12,6 @@ from fairseq_maelm.options import (
     CommandParser,
     UsageError,
     add_settings,
-    check_limits,
     device_name,
     new_file,
     option,
@@ -31,7 +30,6 @@ class Settings:
     internal: int = 3
 
     def __post_init__(self) -> None:
-        check_limits(self)
         if self.count is not None and self.is_quick:
             raise ValueError("--count and --is-quick exclude each other")
 
@@ -72,8 +70,6 @@ def test_a_wrong_value_is_refused_in_one_line(
 def test_what_settings_refuse_is_a_wrong_value_too() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         parse("x", "--output", "o", "--count", "2", "--is-quick")
-    with pytest.raises(ValueError, match="--share must be between 0 and 1, not 2"):
-        Settings((), Path(), share=2)
 
 
 def test_the_help_states_defaults() -> None:

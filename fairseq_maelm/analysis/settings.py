@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_maelm.data.masking import MaskingScheme
-from fairseq_maelm.options import PRECISIONS, check_limits, existing_path, option
+from fairseq_maelm.options import PRECISIONS, existing_path, option
 
 CONDITIONS = ("whole", "masked", "dropped")
 # Number of words of a passage of the probes' text.
@@ -32,7 +32,7 @@ class AnalysisSettings:
     """Options of ``maelm analyze``, the same for all models.
 
     Raises:
-        ValueError: there is no text, or a number is outside its limits.
+        ValueError: there is no text, or the fractions of masked tokens are impossible.
     """
 
     conditions: tuple[str, ...] = option(
@@ -85,7 +85,6 @@ class AnalysisSettings:
     def __post_init__(self) -> None:
         if self.data is None and self.text is None:
             raise ValueError("there is no text to analyze: give --data or --text")
-        check_limits(self)
         # Refuses impossible probabilities before any model is loaded.
         no_tokens = np.empty(0, dtype=np.int64)
         MaskingScheme(self.mask_prob, no_tokens, self.leave_unmasked_prob, self.random_token_prob)
@@ -104,7 +103,7 @@ class ProbeSettings:
     """Options of ``maelm probe``.
 
     Raises:
-        ValueError: there are no inputs, or a number is outside its limits.
+        ValueError: there are no inputs.
     """
 
     sts: Path | None = _inputs(
@@ -151,7 +150,6 @@ class ProbeSettings:
     batch_tokens: int = option(8_192, help="number of tokens in a batch, padding included", minimum=1, group=_MEASURED)
 
     def __post_init__(self) -> None:
-        check_limits(self)
         if not any(getattr(self, name) for name in _INPUTS):
             raise ValueError(f"there is nothing to probe: give one of {', '.join(f'--{name}' for name in _INPUTS)}")
 

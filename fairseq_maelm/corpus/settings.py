@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import CorpusError
-from fairseq_maelm.options import check_limits, existing_path, new_folder, option, vocabulary_folder
+from fairseq_maelm.options import existing_path, new_folder, option, vocabulary_folder
 from fairseq_maelm.text.vocabulary import PRESETS
 
 _VALID = "validation split (one of)"
@@ -83,9 +83,6 @@ class PrepareSettings:
     )
 
     def __post_init__(self) -> None:
-        if not self.inputs:
-            raise CorpusError("name at least one input file or folder")
-        check_limits(self)
         given = [_option(name) for name in ("valid_fraction", "valid_documents") if getattr(self, name) is not None]
         given += ["--valid"] if self.valid else []
         if len(given) > 1:
@@ -98,8 +95,6 @@ class PrepareSettings:
                 raise CorpusError(
                     f"{_option(existing[0])} gives a vocabulary, so {_option(name)} has no effect: omit it"
                 )
-        if self.preset is not None and self.preset not in PRESETS:
-            raise CorpusError(f"--preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
 
     def resolved(self) -> dict[str, Any]:
         """Return the settings that decide the result, without the inputs, as JSON values with defaults filled in."""

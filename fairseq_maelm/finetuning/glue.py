@@ -12,7 +12,7 @@ from fairseq_maelm.corpus.tables import ColumnsWithId, Example, Row, read_table,
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.sentences.settings import SHORTEST
-from fairseq_maelm.options import check_limits, existing_path, option
+from fairseq_maelm.options import existing_path, option
 from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -142,9 +142,6 @@ class GlueSettings:
         metavar="TASK=FILE", type=_train_file,
     )  # fmt: skip
     accept_counts: bool = option(False, help="accept files whose numbers of rows differ from the official ones")
-
-    def __post_init__(self) -> None:
-        check_limits(self)
 
 
 def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Path) -> dict[str, Any]:

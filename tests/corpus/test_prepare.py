@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sentencepiece
 
-from fairseq_maelm.corpus import prepare, read_documents, steps
+from fairseq_maelm.corpus import CorpusError, prepare, read_documents, steps
 
 from .texts import (
     DOCUMENTS,
@@ -153,3 +153,17 @@ def test_duplicates_are_dropped_within_and_across_chunks_and_first_from_training
     assert manifest["duplicate_paragraphs_dropped"] == {"valid": 0, "inputs": dropped}
     assert decoded_documents(folder / "data", "valid") == normalized(DOCUMENTS[:3])
     assert decoded_documents(folder / "data", "train") == normalized([*DOCUMENTS[3:], ["Mara sole.", "Le."]])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_in_a_worker_reaches_the_user(folder: Path, workers: int) -> None:
+    with open(folder / "text.txt", "ab") as stream:
+        stream.write(b"\xff\n")
+    line = as_text(DOCUMENTS).count("\n") + 1
+    with pytest.raises(CorpusError, match=rf"text\.txt:{line}: not valid UTF-8"):
+        prepare(settings_for(folder, workers=workers))
+
+
+def test_an_output_inside_an_input_is_refused(folder: Path) -> None:
+    with pytest.raises(CorpusError, match="is inside the input folder"):
+        prepare(settings_for(folder, inputs=(folder,)))

@@ -61,6 +61,18 @@ prepare glue {glue} --vocabulary {data} --output {new} --train-file SNLI={senten
 prepare glue {glue} --vocabulary {data} --output {new} --tasks CoLA | there is no .*CoLA/train.tsv
 prepare sentences --train {sentences.tsv} --vocabulary {data} --output {new} --max-length 5 | must be at least 6, not 5
 prepare corpus {documents.txt} --output {new} --shards 101 | must be between 1 and 100
+prepare corpus {documents.txt} --output {new} --valid-fraction 0 | --valid-fraction must be between 0 and 1
+prepare corpus {documents.txt} --output {new} --valid-fraction 1 | --valid-fraction must be between 0 and 1
+prepare corpus {documents.txt} --output {new} --valid-fraction 0.001 | the fraction 0.001 of .* rounds to 0
+prepare corpus {documents.txt} --output {new} --valid-documents 9999 | 9999 for validation leave none for training
+prepare corpus {documents.txt} --output {new} --valid-fraction 0.1 --valid-documents 3 | exclude each other
+prepare corpus {documents.txt} --output {new} --shards 100 | documents are too few for 100 shards
+prepare corpus {documents.txt} --output {new} --preset titlecase | invalid choice: 'titlecase'
+prepare corpus {documents.txt} --output {new} --vocabulary-size 50000 | 50000 pieces is too large for this text, which
+prepare corpus {documents.txt} --output {new} --character-coverage 0.5 | must be between 0.98 and 1.0, not 0.5
+prepare corpus {documents.txt} --output {new} --sentencepiece-model {text.txt} --vocabulary-size 9 | has no effect
+prepare corpus {documents.txt} --output {new} --valid {documents.txt} | is among the inputs and --valid more than once
+prepare corpus {documents.txt} --output {new} --valid {bad/blank.txt} | validation split is empty: the files given with
 evaluate squad {squad.json} {predictions.json} --threshold 0 | give --null-odds
 evaluate squad {squad.json} {predictions.json} --null-odds {odds.json} --squad-version 1.1 | has no questions without
 predict {text.txt} --keep-labels --checkpoint {tagger} --vocabulary {tagging} | plain text has no labels
@@ -213,8 +225,14 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.embed(['a'], pooling='last')", "pooling must be 'mean' or 'first', not 'last'"),
         ("hub.embed(['a ' * 80])", "tokens and the model has 64 positions"),
         ("answer(hub, 'Who?', 'A text.')", "was not fine-tuned to answer questions"),
+        ("score(hub, 'one text')", "takes a list"),
+        ("score(hub, [' '])", "has no tokens to score"),
+        ("score(hub, ['long ' * 500])", "tokens and the model has"),
+        ("score(hub, ['a text'], 'l2r')", "unknown method 'l2r': choose one of original, within_word_l2r"),
+        ("score(broken, ['a text'])", "its weights are damaged"),
     ],
     "classifier": [
+        ("score(hub, ['a text'])", "has no LM head"),
         ("hub.classify([('a', 'b')])", "the checkpoint was trained on single texts, not tuples of two"),
         ("hub.classify('abc')", "not 'abc'"),
         ("hub.classify(None)", "not None"),

@@ -11,6 +11,7 @@ import torch
 
 from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
 from fairseq_maelm.finetuning.squad.inference import answer, answer_questions
+from fairseq_maelm.scoring.inference import score
 from robustness.cases import cases, write_bad_files
 from robustness.commands import GOOD, Case
 from robustness.rows import HUB, NAN, TOKENS
@@ -72,7 +73,7 @@ def test_bad_input_gets_one_line(case: Case, bad: World) -> None:
 )
 def test_the_hub_says_what_was_given(name: str, call: str, expected: str, world: World) -> None:
     hub = world.hub(name)
-    names: dict[str, Any] = {"hub": hub, "world": world, "torch": torch, "answer": answer}
+    names: dict[str, Any] = {"hub": hub, "world": world, "torch": torch, "answer": answer, "score": score}
     names |= {"answer_questions": answer_questions, "classify_by_prompt": classify_by_prompt}
     names |= {"TOKENS": TOKENS, "NAN": NAN, "PROMPT": PROMPT["template"], "PAIR": PAIR_PROMPT["template"]}
     names |= {"WORDS": PROMPT["label_words"], "broken": _with_nan(world) if "broken" in call else None}

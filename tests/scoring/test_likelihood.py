@@ -8,7 +8,6 @@ from typing import Any
 import maelm_in_one_file as plain
 import numpy as np
 import pytest
-import torch
 from support import FAMILIES, dictionary_of, model_of, plain_of, random_sequences
 from text.vocabularies import KINDS
 
@@ -163,31 +162,10 @@ def test_the_hub_scores_texts() -> None:
     assert np.exp(filled.log_probabilities[place]) == pytest.approx(candidate.probability, rel=1e-4)
 
 
-def test_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = MaelmModel.from_pretrained(str(KEPT), "checkpoint_last.pt", str(KEPT / "data"))
-    for texts, reason in (
-        ("one text", "takes a list"),
-        ([" "], "has no tokens to score"),
-        (["long " * 500], "tokens and the model has"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            score(hub, texts)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="unknown method 'l2r': choose one of original, within_word_l2r"):
-        score(hub, ["a text"], "l2r")
-    view = EncoderView("random")
-    monkeypatch.setattr(hub.task, "encoder_view", view)
-    with pytest.raises(ValueError, match="saw random tokens"):
-        score(hub, ["a text"])
-    monkeypatch.undo()
-    with torch.no_grad():
-        hub.model.lm_head.bias[7] = torch.nan
-    with pytest.raises(ValueError, match="its weights are damaged"):
-        score(hub, ["a text"])
-    hub.model.lm_head = None
-    with pytest.raises(ValueError, match="has no LM head"):
-        score(hub, ["a text"])
-
-
-def test_a_decoder_from_left_to_right_is_refused() -> None:
-    with pytest.raises(ValueError, match="from left to right"):
-        scorer_of(model_of(decoder_attention="causal_cross"), EncoderView("dropped"))
+@pytest.mark.parametrize(
+    ("changes", "view", "reason"),
+    [({"decoder_attention": "causal_cross"}, "dropped", "from left to right"), ({}, "random", "saw random tokens")],
+)
+def test_models_that_cannot_score_are_refused(changes: dict[str, Any], view: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        scorer_of(model_of(**changes), EncoderView(view))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_maelm.corpus.tables import Columns
-from fairseq_maelm.options import check_limits, existing_path, option
+from fairseq_maelm.options import existing_path, option
 
 # Number of tokens of the shortest pair of texts, special tokens included.
 SHORTEST = 6
@@ -33,9 +33,6 @@ class SentenceSettings(Columns):
         "truncates them",
         minimum=SHORTEST,
     )
-
-    def __post_init__(self) -> None:
-        check_limits(self)
 
     @property
     def tables(self) -> dict[str, Path]:
