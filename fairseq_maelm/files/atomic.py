@@ -19,10 +19,6 @@ logger = logging.getLogger(__name__)
 
 PARTIAL_SUFFIX = ".partial"
 
-# The parts of a large file that are read when reading all of it would take too long.
-_SAMPLED_PARTS, _PART_BYTES = 64, 2**16
-SAMPLED_BYTES = _SAMPLED_PARTS * _PART_BYTES
-
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # Errors of a file system without locks.
@@ -170,18 +166,6 @@ def sha256_of(path: Path) -> str:
     with open(path, "rb") as stream:
         while block := stream.read(2**20):
             digest.update(block)
-    return digest.hexdigest()
-
-
-def sample_sha256_of(path: Path) -> str:
-    """Return the SHA-256 of parts spread over a file, with its start and end, or of all of a small file."""
-    size, digest = path.stat().st_size, hashlib.sha256()
-    if size <= SAMPLED_BYTES:
-        return sha256_of(path)
-    with open(path, "rb") as stream:
-        for part in range(_SAMPLED_PARTS):
-            stream.seek(part * (size - _PART_BYTES) // (_SAMPLED_PARTS - 1))
-            digest.update(stream.read(_PART_BYTES))
     return digest.hexdigest()
 
 

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import (
-    SAMPLED_BYTES,
     CorpusError,
     FolderLock,
     read_json,
     refuse_existing,
-    sample_sha256_of,
     set_aside,
     sha256_of,
     synchronize_folder,
@@ -43,6 +42,8 @@ COMMANDS = {
 }
 
 _RESULT, _FULL_BYTES = "result", 2**20
+# Bytes of the largest file whose content is checked when nothing is left to do; --verify checks all.
+_QUICKLY_READ = 2**22
 _BEGUN_FILE = "begun.json"
 
 
@@ -120,7 +121,9 @@ def _write(
     result.mkdir()
     facts = write(result)
     files = sorted(path for path in result.rglob("*") if path.is_file())
-    outputs = {path.relative_to(result).as_posix(): _facts_of(path) for path in files}
+    outputs = {
+        path.relative_to(result).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+    }
     manifest = {"format": FORMAT, "kind": kind, **origin, **facts, "outputs": outputs}
     for folder in (*copies, "."):
         write_json(result / folder / MANIFEST_FILE, manifest)
@@ -159,25 +162,19 @@ def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> dict[str, A
     return manifest
 
 
-def _facts_of(path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-    return facts | ({"sample_sha256": sample_sha256_of(path)} if facts["bytes"] > SAMPLED_BYTES else {})
-
-
-def _check_outputs(folder: Path, manifest: Mapping[str, Any], whole: bool = False) -> None:
-    """Compare sizes and contents of a folder's files with its manifest; unless ``whole``, sample large files."""
+def _check_outputs(folder: Path, manifest: Mapping[str, Any], most: float = _QUICKLY_READ) -> None:
+    """Compare sizes of a folder's files with its manifest, and the contents of files of up to ``most`` bytes."""
     for name, facts in manifest["outputs"].items():
-        path, sampled = folder / name, not whole and facts["bytes"] > SAMPLED_BYTES
-        expected = facts.get("sample_sha256") if sampled else facts["sha256"]
-        same = path.exists() and path.stat().st_size == facts["bytes"]
-        if not same or (expected and expected != (sample_sha256_of(path) if sampled else sha256_of(path))):
+        path, size = folder / name, facts["bytes"]
+        same = path.exists() and path.stat().st_size == size
+        if not same or (size <= most and sha256_of(path) != facts["sha256"]):
             raise CorpusError(f"{path} is missing or was changed: remove {folder} and prepare it again")
 
 
 def verify_outputs(folder: Path) -> None:
     """Compare the checksums of all files of a prepared folder with its manifest; raise a CorpusError if any differ."""
     manifest = read_json(folder / MANIFEST_FILE)
-    _check_outputs(folder, manifest, whole=True)
+    _check_outputs(folder, manifest, math.inf)
     logger.info("%s: all %d files have the checksums of the manifest", folder, len(manifest["outputs"]))
 
 

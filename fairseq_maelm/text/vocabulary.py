@@ -112,8 +112,6 @@ def dictionary_symbols(processor: sentencepiece.SentencePieceProcessor) -> list[
                 f"the sentencepiece model has the piece {symbol!r}, which contains whitespace and so cannot be in "
                 "fairseq's dictionary: train the model without it"
             )
-    if not symbols:
-        raise CorpusError("the sentencepiece model has no ordinary pieces")
     return symbols
 
 

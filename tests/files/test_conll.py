@@ -86,17 +86,3 @@ def test_wrong_lines_are_named(form: str, column: str, text: str, message: str, 
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=re.escape(message)):
         read(path, Layout(form, column))
-
-
-@pytest.mark.parametrize(
-    ("form", "column", "message"),
-    [
-        ("conllu", "POS", "no column 'POS'"),
-        ("conllu", "ID", "no column 'ID'"),
-        ("conll", "UPOS", "must be a number"),
-        ("csv", "1", "must be conllu or conll"),
-    ],
-)
-def test_impossible_layouts_are_refused(form: str, column: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Layout(form, column)

@@ -28,28 +28,8 @@ def test_compressed_files_are_read_by_their_names(tmp_path: Path, suffix: str, c
         list(numbered_lines(path))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"fine\nna\xefve\n", r"text\.txt:2: not valid UTF-8: byte 3 of the line is 0xef .*; convert the file"),
-        ("wide\n".encode("utf-16"), r"text\.txt:1: not valid UTF-8"),
-        ("wide\n".encode("utf-16-le"), r"text\.txt:1: holds the character NUL: convert the file"),
-    ],
-)
-def test_what_is_no_text_is_named_by_file_and_line(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "text.txt"
-    path.write_bytes(content)
-    with pytest.raises(CorpusError, match=message):
-        list(numbered_lines(path))
-
-
 def test_many_lines_are_decoded_at_once() -> None:
     assert decode(Path("text"), 1, "\ufeffa\n\u00e9\n".encode()) == "a\n\u00e9\n"
     assert decode(Path("text"), 2, "\ufeffa\n".encode()) == "\ufeffa\n"
     with pytest.raises(CorpusError, match=r"^text:12: not valid UTF-8: byte 2 of the line is 0xff"):
         decode(Path("text"), 10, b"a\n\n\xc3\xa4"[:3] + b"b\xff\n")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no file .*none.txt"):
-        next(numbered_lines(tmp_path / "none.txt"))

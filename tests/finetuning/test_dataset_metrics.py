@@ -78,17 +78,6 @@ PREDICTED = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
 TRUE = np.array([1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
 
 
-def test_two_classes_worked_by_hand():
-    assert compute_metrics(OF_CLASSES, TRUE, PREDICTED) == pytest.approx(
-        {
-            "accuracy": 70,
-            "mcc": 100 * (3 * 4 - 1 * 2) / math.sqrt(4 * 5 * 5 * 6),
-            "f1": 100 * 2 * 3 / (2 * 3 + 1 + 2),
-        }
-    )
-    assert compute_metrics(["f1"], TRUE, PREDICTED, positive=0)["f1"] == pytest.approx(100 * 2 * 4 / (2 * 4 + 1 + 2))
-
-
 def test_correlations_worked_by_hand():
     # Deviations -2, 1, 1 and -1, 0, 1: covariance 3, variances 6 and 2.
     of_deviations = compute_metrics(["pearson"], np.array([0.0, 3, 3]), np.array([1.0, 2, 3]))

@@ -32,17 +32,6 @@ def test_mask_comes_last(folder):
     assert dictionary.symbols == ["<s>", "<pad>", "</s>", "<unk>", "\u2581the", "\u2581cat", "s", "<mask>"]
 
 
-def test_foreign_dictionary(folder):
-    (folder / "dict.txt").write_text("\u2581the 1\n\u2581dog 1\ns 1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="sha256"):
-        load_dictionary(str(folder))
-
-
-def test_missing_dictionary(tmp_path):
-    with pytest.raises(FileNotFoundError, match="maelm prepare corpus"):
-        load_dictionary(str(tmp_path))
-
-
 def test_token_classes(folder):
     dictionary = load_dictionary(str(folder))
     assert real_tokens(dictionary).tolist() == [4, 5, 6]

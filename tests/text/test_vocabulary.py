@@ -166,20 +166,3 @@ def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> N
 def test_a_model_with_an_impossible_piece_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(CorpusError, match=message):
         FairseqEncoder(load_sentencepiece(train_model(LINES, **options)))
-
-
-def test_a_model_without_ordinary_pieces_is_refused() -> None:
-    class OnlySpecial:
-        """A model that sentencepiece's trainer refuses to make."""
-
-        def get_piece_size(self) -> int:
-            return 3
-
-        def is_control(self, number: int) -> bool:
-            return number != 0
-
-        def is_unknown(self, number: int) -> bool:
-            return number == 0
-
-    with pytest.raises(CorpusError, match="no ordinary pieces"):
-        dictionary_symbols(OnlySpecial())
