@@ -1,4 +1,4 @@
-"""Recipes of one's own: their content, what they inherit, and the errors of bad ones."""
+"""Recipes that users write: their content, what they inherit, and the errors of bad ones."""
 
 import math
 from pathlib import Path
