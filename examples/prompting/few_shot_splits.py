@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm.files.atomic import sha256_of, write_bytes, write_json
 from fairseq_maelm.files.prepared_folder import whole_folder
-from fairseq_maelm.finetuning.glue import TASKS, Quirks, read_glue
+from fairseq_maelm.finetuning.sentences.glue import TASKS, Quirks, read_glue
 from fairseq_maelm.options import CommandParser, add_output, existing_path, number
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import argparse
 import logging
 
 from fairseq_maelm.commands.preparation import add_folder_arguments, end_preparation
-from fairseq_maelm.finetuning.glue import TASKS, GlueSettings, prepare_task
+from fairseq_maelm.finetuning.sentences.glue import TASKS, GlueSettings, prepare_task
 from fairseq_maelm.options import add_settings, settings_of
 from fairseq_maelm.text.imported import vocabulary_files
 

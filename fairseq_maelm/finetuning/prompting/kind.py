@@ -2,7 +2,6 @@
 
 import argparse
 
-from fairseq_maelm.finetuning.glue import TASKS
 from fairseq_maelm.finetuning.kinds import Kind
 
 
@@ -10,7 +9,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompts: pretrained checkpoints, and those fine-tuned with a prompt")
     group.add_argument(
         "--prompt", metavar="PROMPT",
-        help=f"prompt: one of {', '.join(TASKS)}, or a .yaml or .json file (default: the checkpoint's prompt, if any)",
+        help="prompt: the name of a task of GLUE, such as SST-2, or a .yaml or .json file (default: the checkpoint's "
+        "prompt, if any)",
     )  # fmt: skip
     group.add_argument(
         "--several-pieces", action="store_true",
