@@ -14,7 +14,7 @@ SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32)
 
 def recipe_of(task: str, search: dict[str, tuple[Any, ...]], large: dict[str, tuple[Any, ...]] | None = None) -> Recipe:
     """Return a recipe of which only the search matters."""
-    return Recipe(Path(f"{task}.yaml"), task, task, "accuracy", ("accuracy",), {}, search, large, {}, {})
+    return Recipe(task, search=search, search_large=large, path=f"{task}.yaml")
 
 
 def test_settings_have_folders_that_do_not_depend_on_the_order_of_a_recipe() -> None:
