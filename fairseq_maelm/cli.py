@@ -49,7 +49,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "evaluate squad": "score SQuAD predictions as the official script does",
     },
     "Checkpoints": {
-        "analyze": "measure effective ranks and the subspace of [MASK]",
+        "analyze": "measure effective ranks and the subspace of <mask>",
         "probe": "probe frozen states: similarity, classes, tags, rank",
         "export": "export a checkpoint for transformers or fairseq",
         "import": "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",
@@ -57,9 +57,14 @@ GROUPS: dict[str, dict[str, str]] = {
 }
 SUB_COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
-_EXAMPLES = """Examples:
-  maelm prepare corpus text.txt --output data
+_EXAMPLES = """Try an encoder that comes with the package:
   maelm fill --checkpoint maelm-small-uncased "The band released their first <mask> in 1998."
+
+Adapt a published encoder to your text, and use it with transformers as before:
+  maelm import answerdotai/ModernBERT-base --download --output base
+  maelm prepare corpus text.txt --vocabulary base --output data
+  maelm pretrain data --checkpoint base --output adapted
+  maelm export --checkpoint adapted --output my-encoder
 
 For the options of a command: maelm COMMAND --help."""
 
@@ -79,7 +84,7 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     ]
     parser = CommandParser(
         prog="maelm",
-        description="MAE-LM with fairseq: prepare data, train, predict, evaluate, export.",
+        description="Pretrain, adapt and use text encoders without <mask> in the encoder (MAE-LM), by fairseq.",
         epilog="\n\n".join([*listed, _EXAMPLES]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -26,7 +26,7 @@ def test_help_names_every_sub_command(capsys: pytest.CaptureFixture[str]) -> Non
     # Line breaks depend on the width of the terminal.
     output = " ".join(capsys.readouterr().out.split())
     assert all(name in output and summary in output for name, summary in cli.SUB_COMMANDS.items())
-    assert all(f"{title}:" in output for title in cli.GROUPS) and "Examples:" in output
+    assert all(f"{title}:" in output for title in cli.GROUPS) and "maelm fill --checkpoint" in output
 
 
 def test_python_runs_the_package_as_the_command() -> None:

@@ -27,7 +27,7 @@ NOT_RUN = {
 # What makes a command long, or needs the network -> what is run instead.
 SHORTER = {
     "--preset uncased": "--preset uncased --vocabulary-size 400 --valid-fraction 0.1 --workers 1",
-    "--recipe small_cpu": "--recipe small_cpu --gpus 0 --set max-update=4",
+    "--recipe modern_17m": "--recipe modern_17m --gpus 0 --set max-update=4",
     "--total-num-update 20000 --max-update 20000": "--total-num-update 4 --max-update 4 --cpu --tokens-per-sample 64",
     "--max-tokens 8192": "--max-tokens 1024",
     "maelm finetune task": "maelm finetune task --gpus 0 --epochs 1",

@@ -57,7 +57,7 @@ def dry_run(words: list[Any]) -> dict[str, Any]:
         ("base_plus_plus", 64, 32, "fp16"),
         ("large_plus_plus", 64, 32, "fp16"),
         ("modern_150m", 8, 32, "bf16"),
-        ("small_cpu", 0, 16, "bf16"),
+        ("modern_17m", 0, 16, "bf16"),
     ],
 )
 def test_pretraining(recipe: str, gpus: int, sequences: int, precision: str, programs: Path, tmp_path: Path) -> None:
