@@ -1,5 +1,6 @@
 """Continued pretraining of a checkpoint on other text: the recipe's settings that the checkpoint decides."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,18 @@ _VALIDATIONS = 20
 
 
 def continue_from(
-    recipe: dict[str, Any], path: Path, data: list[Path], objective: str, general_data: str | None
+    recipe: dict[str, Any],
+    given: Collection[str],
+    path: Path,
+    data: list[Path],
+    objective: str,
+    general_data: str | None,
 ) -> dict[str, Any]:
     """Return a recipe for further pretraining of a checkpoint.
 
     Args:
         recipe: settings, with "options" of fairseq-train; see ``adapt.yaml``.
+        given: the settings that the user has chosen.
         path: checkpoint file.
         data: folders of the prepared text.
         objective: "mae-lm" or "mlm".
@@ -34,15 +41,17 @@ def continue_from(
     checkpoint = read_checkpoint(path)
     if not checkpoint.predicts_masked_tokens:
         raise ValueError(f"{path} has no LM head: give a pretrained checkpoint or a masked language model")
-    if dictionary_fingerprint(load_dictionary(str(data[0]))) != checkpoint.vocabulary:
-        raise ValueError(
-            f"{data[0]} was not prepared with the vocabulary of {path}: run `maelm prepare corpus TEXT --vocabulary "
-            f"{path.parent} --output FOLDER`, and give this folder"
-        )
+    for folder in (data[0], *map(Path, general_data.split(":") if general_data else ())):
+        if dictionary_fingerprint(load_dictionary(str(folder))) != checkpoint.vocabulary:
+            raise ValueError(
+                f"{folder} was not prepared with the vocabulary of {path}: run `maelm prepare corpus TEXT --vocabulary "
+                f"{path.parent} --output FOLDER`, and give this folder"
+            )
     model = checkpoint.config.model
     length = min(int(recipe["sequence-length"]), model.max_positions)
     start = {"arch": "maelm", "finetune-from-model": path, "max-positions": model.max_positions}
-    options = {**recipe["options"], **_prediction(checkpoint, objective), **start}
+    decided = {name: value for name, value in _prediction(checkpoint, objective).items() if name not in given}
+    options = {**recipe["options"], **decided, **start}
     recipe = {**recipe, "sequence-length": length, "options": options}
     if general_data is not None:
         recipe["options"] = options = {**_GENERAL, **options, "general-data": general_data}

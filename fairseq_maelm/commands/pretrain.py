@@ -1,6 +1,7 @@
 """The command ``maelm pretrain``."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +93,12 @@ def run(args: argparse.Namespace) -> None:
         )
     for index in (path for folder in folders for path in folder.glob("*.idx") if path.with_suffix(".bin").is_file()):
         read_index(str(index.with_suffix("")))
-    recipe = _recipe(args)
+    changes = dict(map(_setting, args.set))
+    recipe = _recipe(args, changes)
     if args.checkpoint is not None:
         from fairseq_maelm.commands.continued import continue_from  # imports torch and fairseq
 
-        recipe = continue_from(recipe, args.checkpoint, folders, args.objective, args.general_data)
+        recipe = continue_from(recipe, changes, args.checkpoint, folders, args.objective, args.general_data)
     import torch  # takes seconds
 
     visible = range(torch.cuda.device_count())
@@ -106,7 +108,16 @@ def run(args: argparse.Namespace) -> None:
     end_training(args, f"maelm fill --checkpoint {args.output} 'A text with a <mask>.'")
 
 
-def _recipe(args: argparse.Namespace) -> dict[str, Any]:
+def _setting(text: str) -> tuple[str, Any]:
+    """Split a value of --set into a name and its value."""
+    name, equals, value = text.partition("=")
+    name = name.replace("_", "-")
+    if not equals or name in _COMPUTED:
+        raise UsageError(f"--set {text}: give {_COMPUTED.get(name, 'NAME')}=VALUE")
+    return name, _WORDS.get(value, number_if_it_is_one(value))
+
+
+def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Read the recipe that the arguments name, with the changes of --set and --arch."""
     if args.recipe is None and args.arch is None and args.checkpoint is None:
         raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch, or --checkpoint")
@@ -116,13 +127,8 @@ def _recipe(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("--objective and --general-data need --checkpoint")
     by_default = Path("adapt" if args.arch is None else args.arch.removeprefix("maelm_"))
     recipe = load_yaml(args.recipe or by_default, RECIPES)
-    for text in args.set:
-        name, equals, value = text.partition("=")
-        name = name.replace("_", "-")
-        if not equals or name in _COMPUTED:
-            raise UsageError(f"--set {text}: give {_COMPUTED.get(name, 'NAME')}=VALUE")
-        place = recipe if name in recipe and name != "options" else recipe["options"]
-        place[name] = _WORDS.get(value, number_if_it_is_one(value))
+    for name, value in changes.items():
+        (recipe if name in recipe and name != "options" else recipe["options"])[name] = value
     if args.arch is not None:
         recipe["options"]["arch"] = args.arch
     return recipe
