@@ -12,7 +12,8 @@ GPUS=${GPUS:-1}            # GPUS x SEQUENCES must divide the batch of 32 sequen
 SEQUENCES=${SEQUENCES:-32}  # sequences of 512 tokens on each GPU in a step
 LR=${LR:-1e-4}
 
-# The encoder and its sizes come from the checkpoint; the decoder is new and thrown away afterwards.
+# The encoder and its sizes come from the checkpoint. The decoder, which is thrown away afterwards, begins as a copy of
+# the encoder's last layers.
 MODEL=(--arch maelm --finetune-from-model "$CHECKPOINT" --decoder-layers 2 --decoder-attention cross
        --dropout 0.1 --attention-dropout 0.1)
 MASKS=(--masked-input dropped --mask-prob 0.3 --leave-unmasked-prob 0 --random-token-prob 0 --protect-special-tokens)

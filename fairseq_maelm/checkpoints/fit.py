@@ -27,7 +27,7 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     """Prepare a state dictionary for strict loading, in place.
 
     The decoder and the LM head are dropped if the model has neither (fine-tuning). A checkpoint without a decoder, such
-    as an imported MLM, gives its encoder and LM head to a model with one, whose decoder keeps its random weights.
+    as an imported MLM, gives its encoder and LM head to a model with one, and begins its decoder.
     Classification heads that the model lacks or has in another size are dropped; heads that the checkpoint lacks keep
     their random weights.
 
@@ -163,7 +163,11 @@ def _drop(state_dict: dict[str, Tensor], keys: list[str], reason: str) -> None:
 
 
 def _begin_decoder(model: Any, state_dict: dict[str, Tensor]) -> None:
-    """Add a model's own decoder to a checkpoint that has none, and parts of the LM head that depend on its width."""
+    """Add a decoder to a checkpoint that has none, and parts of the LM head that depend on its width.
+
+    The decoder begins as a copy of the encoder's last layers that read the whole sequence: it then predicts from the
+    first updates on, and the encoder does not unlearn what its states mean (examples/adaptation/README.md).
+    """
     own = {key: weight for key, weight in model.state_dict().items() if key.startswith(_PREDICTION)}
     begun = [
         key
@@ -171,11 +175,38 @@ def _begin_decoder(model: Any, state_dict: dict[str, Tensor]) -> None:
         if key.startswith("decoder.") or getattr(state_dict.get(key), "shape", None) != own[key].shape
     ]
     _drop(state_dict, [key for key in state_dict if key.startswith("lm_head.") and key not in own], "of another width")
-    state_dict.update({key: own[key] for key in begun})
-    parameters = sum(own[key].numel() for key in begun)
+    copies = _copies_of_encoder(model, own, state_dict)
+    state_dict.update({key: copies.get(key, own[key]) for key in begun})
+    copied, parameters = (sum(own[key].numel() for key in keys) for keys in (copies, begun))
     logger.info(
-        "the checkpoint has no decoder: the model's own (%s parameters) begins with random weights", f"{parameters:,}"
+        "the checkpoint has no decoder: the model gets one, with %s of %s parameters from the encoder's last layers",
+        f"{copied:,}",
+        f"{parameters:,}",
     )
+
+
+def _copies_of_encoder(model: Any, own: dict[str, Tensor], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a decoder that an encoder of the same width has too."""
+    config = model.config
+    for size in ("embed_dim", "attention_heads"):
+        if getattr(config, f"decoder_{size}") != getattr(config, f"encoder_{size}"):
+            return {}
+    whole = [str(number) for number, layer in enumerate(model.encoder.layers) if layer.self_attn.window is None]
+    sources = dict(zip(reversed(range(len(model.decoder.layers))), reversed(whole)))
+    copies = {}
+    for key in own:
+        parts = key.replace("cross_attn", "self_attn").split(".")
+        if parts[1] == "layers":
+            parts[2] = sources.get(int(parts[2]), "")
+        name, rows = ".".join(["encoder", *parts[1:]]), slice(None)
+        if parts[-2] in ("q_proj", "kv_proj"):  # which self-attention has in one matrix
+            name = name.replace(parts[-2], "qkv_proj")
+            width = config.encoder_embed_dim
+            rows = slice(width) if parts[-2] == "q_proj" else slice(width, None)
+        weight = state_dict.get(name)
+        if parts[0] == "decoder" and weight is not None and weight[rows].shape == own[key].shape:
+            copies[key] = weight[rows].clone()
+    return copies
 
 
 def _fit_heads(model: Any, state_dict: dict[str, Tensor]) -> None:

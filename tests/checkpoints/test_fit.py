@@ -1,33 +1,65 @@
 """A checkpoint fits a model or is refused; an MLM's starts an MAE-LM: its encoder, its LM head, and a new decoder."""
 
+from typing import Any
+
 import pytest
 import torch
-from support import dictionary_of, model_config, model_of
+from support import FAMILIES, dictionary_of, model_config, model_of
 
 from fairseq_maelm.models.maelm import MaelmModel
 
 
-@pytest.mark.parametrize(
-    "decoder",
-    [{}, {"decoder_attention": "cross", "decoder_layers": 2}, {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24}],
-    ids=["self", "cross", "narrow"],
-)
-def test_a_checkpoint_without_a_decoder_gives_encoder_and_head(decoder):
-    mlm = model_of(decoder_layers=0)
-    model = model_of(seed=1, **decoder)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    state = mlm.state_dict()
+def test_a_checkpoint_without_a_decoder_gives_encoder_and_head() -> None:
+    mlm, model = model_of(decoder_layers=0), model_of(seed=1, decoder_embed_dim=16, decoder_ffn_embed_dim=24)
+    before, state = dict(model.state_dict()), mlm.state_dict()
+    before = {name: tensor.clone() for name, tensor in before.items()}
     model.load_state_dict(dict(state), strict=True)
     for name, tensor in model.state_dict().items():
-        if name == "_extra_state":
-            continue
-        source = state.get(name)
-        if source is None or source.shape != tensor.shape:
-            assert name.startswith(("decoder.", "lm_head."))
-            assert torch.equal(tensor, before[name])
-        else:
-            assert torch.equal(tensor, source)
+        if name != "_extra_state":
+            known = name in state and state[name].shape == tensor.shape
+            assert known or name.startswith(("decoder.", "lm_head."))
+            assert torch.equal(tensor, state[name] if known else before[name]), name
     assert torch.equal(model.lm_head.bias, mlm.lm_head.bias)
+
+
+def last_layers(weights: dict[str, torch.Tensor], stack: str, layers: list[int]) -> list[torch.Tensor]:
+    """Return all weights of layers that read a whole sequence; queries, keys and values in one matrix."""
+    found = []
+    for number in layers:
+        layer = {
+            name.removeprefix(f"{stack}.layers.{number}.").replace("cross_attn", "self_attn"): tensor
+            for name, tensor in weights.items()
+            if name.startswith(f"{stack}.layers.{number}.")
+        }
+        for kind in ("weight", "bias"):
+            parts = [layer.pop(f"self_attn.{name}.{kind}", None) for name in ("q_proj", "kv_proj")]
+            if parts[0] is not None:
+                layer[f"self_attn.qkv_proj.{kind}"] = torch.cat(parts)
+        found += [layer[name] for name in sorted(layer)]
+    return found
+
+
+@pytest.mark.parametrize("attention", ["self", "cross"])
+@pytest.mark.parametrize(
+    ("encoder", "sources"),
+    [
+        ({"encoder_layers": 3}, [1, 2]),
+        ({"encoder_layers": 4, "local_attention": 4, "global_every": 3, **FAMILIES["modern"]}, [0, 3]),
+    ],
+    ids=["post-norm", "local attention"],
+)
+def test_a_new_decoder_begins_as_the_encoder_s_last_layers(attention: str, encoder: dict[str, Any], sources: list[int]):
+    mlm = model_of(decoder_layers=0, **encoder)
+    model = model_of(seed=1, decoder_layers=2, decoder_attention=attention, **encoder)
+    for name, parameter in mlm.named_parameters():
+        if "norm" in name or "bias" in name:
+            torch.nn.init.normal_(parameter)
+    model.load_state_dict(dict(mlm.state_dict()), strict=True)
+    weights = model.state_dict()
+    theirs, own = last_layers(weights, "encoder", sources), last_layers(weights, "decoder", [0, 1])
+    assert len(own) == len(theirs) > 8
+    assert all(map(torch.equal, own, theirs))
+    assert torch.equal(weights["decoder.layernorm_embedding.weight"], weights["encoder.layernorm_embedding.weight"])
 
 
 @pytest.mark.parametrize(
