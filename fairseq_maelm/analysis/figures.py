@@ -1,15 +1,11 @@
-"""Figures of ranks like the paper's Figures 1, 5 and 6, and of the subspace of <mask>, as PNG and SVG.
+"""Figures of ranks like the paper's Figures 1, 5 and 6, as PNG and SVG.
 
 Color and marker show the model in all figures, and the line style the input or the set of tokens, so the curves can be
 distinguished without color.
 """
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fairseq_maelm.files.optional_imports import import_pyplot, save_figure
 
@@ -43,11 +39,10 @@ def save_figures(results: list[Result], folder: Path) -> None:
     figures += [("figure_5a_rank_pretrained", "After pretraining", _PRETRAINED)] if kinds != {"fine-tuned"} else []
     if "fine-tuned" in kinds:
         figures.append(("figure_5b_rank_fine_tuned", "After fine-tuning, input w/o [MASK]", _FINE_TUNED))
-    draw = {name: partial(_rank_figure, title=title, lines=lines) for name, title, lines in figures}
-    for name, figure in (draw | ({"subspace": subspace} if has_mask else {})).items():
+    for name, title, lines in figures:
         # The salt makes the identifiers inside an SVG, and so the file, the same in every run.
         with pyplot.rc_context({"svg.hashsalt": name, "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
-            save_figure(figure(results), folder / name)
+            save_figure(_rank_figure(results, title, lines), folder / name)
 
 
 def _rank_figure(results: list[Result], title: str, lines: Lines) -> Any:
@@ -56,42 +51,20 @@ def _rank_figure(results: list[Result], title: str, lines: Lines) -> Any:
         for style, text, *which in lines.get(result["kind"], []):
             if rows := [row for row in result["ranks"] if [row["condition"], row["token_set"]] == which]:
                 layers, ranks = [row["layer"] for row in rows], [row["effective_rank"] for row in rows]
-                axis.plot(layers, ranks, label=result["name"] + text, **look_of(number, style))
+                axis.plot(layers, ranks, label=result["name"] + text, **_look_of(number, style))
     settings = results[0]["settings"]
     label = f"rank$_{{{settings['tau']:g}}}$" + (" (centered)" if settings["centered"] else "")
     axis.set(xlabel="layer", ylabel=label, title=title)
     axis.set_ylim(bottom=0)
-    whole_numbers(axis.xaxis)
-    return _with_legend(figure, axis)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    figure.tight_layout()
+    if axis.get_legend_handles_labels()[0]:
+        # Outside the axes, where it cannot hide curves.
+        axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, handlelength=3.5)
+    return figure
 
 
-def subspace(results: list[Result]) -> Any:
-    """Draw [MASK] compared with the real tokens of the same input (solid) and of the whole text (dashed)."""
-    figure, axes = import_pyplot().subplots(1, 3, figsize=(13, 4))
-    panels: tuple[tuple[str, Callable[[Any], float]], ...] = (
-        ("share of [MASK] energy outside", lambda row: row["mask_energy_outside"]),
-        ("median principal angle (degrees)", lambda row: float(np.median(row["principal_angles"]))),
-        ("directions used by [MASK] alone", lambda row: row["mask_dimensions"]),
-    )
-    for number, result in enumerate(results):
-        for style, reference, text in (
-            (_SOLID, "masked", "real tokens, same input"),
-            (_DASHED, "whole", "input w/o [MASK]"),
-        ):
-            rows = [row for row in result["subspace"] if row["reference"] == reference]
-            for axis, (label, value) in zip(axes, panels):
-                look = look_of(number, style)
-                layers = [row["layer"] for row in rows]
-                axis.plot(layers, [value(row) for row in rows], label=f"{result['name']} vs. {text}", **look)
-                axis.set(xlabel="layer", ylabel=label)
-    for axis in axes:
-        axis.set_ylim(bottom=0)
-        whole_numbers(axis.xaxis)
-    whole_numbers(axes[2].yaxis)
-    return _with_legend(figure, axes[2])
-
-
-def look_of(number: int, style: str) -> dict[str, Any]:
+def _look_of(number: int, style: str) -> dict[str, Any]:
     """Return the matplotlib options for the curve of a model, given by its number, in all figures."""
     return {
         "color": _COLORS[number % len(_COLORS)],
@@ -100,16 +73,3 @@ def look_of(number: int, style: str) -> dict[str, Any]:
         "markersize": 5,
         "markerfacecolor": "white" if style == _DASHED else None,
     }
-
-
-def _with_legend(figure: Any, axis: Any) -> Any:
-    """Put the legend outside the axes, where it cannot hide curves."""
-    figure.tight_layout()
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, handlelength=3.5)
-    return figure
-
-
-def whole_numbers(axis: Any) -> None:
-    """Label an axis with whole numbers only."""
-    axis.get_major_locator().set_params(integer=True)

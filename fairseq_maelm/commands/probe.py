@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measures the frozen states of encoders in each layer, for the mean and the first token, with and without "
         "whitening: similarity of sentences and words without training, nearest neighbors and linear probes, effective "
-        "rank, repeated words. Writes JSON, a table and, with matplotlib, a figure. An interrupted run resumes after "
-        "the last finished task, and the same command can add models and tasks later."
+        "rank, repeated words. Writes JSON and a table. An interrupted run resumes after the last finished "
+        "task, and the same command can add models and tasks later."
     )
     add_models(parser, ProbeSettings, required=False)
     parser.add_argument(

@@ -16,12 +16,7 @@ pytest.importorskip("matplotlib")
 KEPT = Path(__file__).resolve().parents[1] / "end_to_end" / "kept"
 DATA = KEPT / "data"
 CHECKPOINT = KEPT / "checkpoint_last.pt"
-FIGURES = {
-    "figure_1a_rank",
-    "figure_1b_rank_of_mask",
-    "figure_5a_rank_pretrained",
-    "subspace",
-}
+FIGURES = {"figure_1a_rank", "figure_1b_rank_of_mask", "figure_5a_rank_pretrained"}
 SMALL = ("--tokens", 2000, "--max-length", 48, "--batch-tokens", 512)
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, chosen_layers
-from fairseq_maelm.analysis.figures import look_of, whole_numbers
 from fairseq_maelm.analysis.folder import claimed, fingerprint_of
 from fairseq_maelm.analysis.probes.inputs import read_tasks
 from fairseq_maelm.analysis.probes.states import FrozenEncoder
 from fairseq_maelm.analysis.probes.tasks import Row, Task
 from fairseq_maelm.analysis.settings import ProbeSettings
 from fairseq_maelm.files.atomic import read_json, sha256_of, write_bytes, write_json
-from fairseq_maelm.files.optional_imports import import_pyplot, save_figure
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +23,6 @@ _RESULTS_FOLDER, _MODEL_FILE = "results", "model.json"
 _TABLE_FILE = "probes.md"
 # Measures that are not shown in hundredths, as shares and correlations are.
 _AS_THEY_ARE = ("effective rank", "bits gained by the repetition")
-_PANELS = 4  # in a row of the figure
 
 
 class Probed(NamedTuple):
@@ -66,10 +62,6 @@ def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: s
         results = [_read_results(output / _RESULTS_FOLDER / model.name, tasks) for model in models]
         write_json(output / "results.json", {"settings": settings.recorded(), "models": results})
         write_bytes(output / _TABLE_FILE, table(results).encode("utf-8"))
-        try:
-            draw(results, output / "probes")
-        except ValueError as error:
-            logger.warning("the table has no figure: %s", error)
     return output / _TABLE_FILE
 
 
@@ -163,38 +155,3 @@ def table(results: list[dict[str, Any]]) -> str:
     ]
     note = "Shares, correlations and cosines are in hundredths. The highest layer is chosen on the reported rows.\n\n"
     return note + str(tabulate(lines, header, tablefmt="github", disable_numparse=True)) + "\n"
-
-
-def draw(results: list[dict[str, Any]], path: Path) -> None:
-    """Plot mean-pooled results, a panel for each data set and measure; dashed lines are whitened.
-
-    Raises:
-        ValueError: matplotlib is missing.
-    """
-    rows = [row for result in results for row in result["rows"] if row["layer"] is not None]
-    panels = list(dict.fromkeys(_kind(row)[:2] for row in rows))
-    pyplot = import_pyplot()
-    with pyplot.rc_context({"svg.hashsalt": "probes", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}):
-        lines = math.ceil(len(panels) / _PANELS) or 1
-        figure, axes = pyplot.subplots(lines, _PANELS, figsize=(3.6 * _PANELS, 2.8 * lines), squeeze=False)
-        for axis in axes.flat[len(panels) :]:
-            axis.set_axis_off()
-        for axis, (name, measure) in zip(axes.flat, panels):
-            axis.set_title(f"{name}\n{measure}", fontsize=9)
-            whole_numbers(axis.xaxis)
-            for number, result in enumerate(results):
-                for style, whitened in (("-", False), ("--", True)):
-                    curve = _curve(result, name, measure, whitened)
-                    if curve:
-                        label = result["name"] + (", whitened" if whitened else "")
-                        axis.plot(*zip(*curve), label=label, **look_of(number, style))
-        handles = {text: line for axis in axes.flat for line, text in zip(*axis.get_legend_handles_labels())}
-        figure.supxlabel("layer")
-        figure.tight_layout()
-        figure.legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=3.5)
-        save_figure(figure, path)
-
-
-def _curve(result: dict[str, Any], name: str, measure: str, whitened: bool) -> list[tuple[int, float]]:
-    wanted = [(name, measure, pooling, whitened) for pooling in ("mean", None)]
-    return [(row["layer"], row["value"]) for row in result["rows"] if _kind(row) in wanted and row["layer"] is not None]
