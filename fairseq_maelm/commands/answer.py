@@ -28,15 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Write the answers to standard output; as JSON, one line per question with all answers that were found."""
     # These import torch and fairseq.
-    from fairseq_maelm.finetuning.predicted import hub_of
     from fairseq_maelm.finetuning.squad.inference import answer_questions, choose
+    from fairseq_maelm.models.hub import open_checkpoint
 
     try:
         # Line ends are kept, because offsets count every character of the file.
         text = args.text.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{args.text} is not UTF-8 ({error.reason} at byte {error.start})") from error
-    hub = hub_of(args)
+    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     lists = answer_questions(hub, text, args.questions, progress=len(text) > 100_000)
     for question, answers in zip(args.questions, lists):
         chosen = choose(hub, answers, args.threshold)

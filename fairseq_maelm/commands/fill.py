@@ -29,10 +29,9 @@ def run(args: argparse.Namespace) -> None:
         ValueError: a text has no mask or is too long, which is said after the candidates for the other texts; or the
             checkpoint has no LM head.
     """
-    from fairseq_maelm.models.hub import load
+    from fairseq_maelm.models.hub import open_checkpoint
 
-    data = (args.vocabulary or args.checkpoint.parent).absolute()
-    hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(data)).to(args.device)
+    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     refused = []
     for text in args.texts:
         try:

@@ -1,6 +1,5 @@
 """The result that every kind of fine-tuning returns to ``maelm predict``, and tables of predictions."""
 
-import argparse
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from fairseq_maelm.corpus.tables import Example
 from fairseq_maelm.finetuning.dataset_metrics import compute_metrics
-from fairseq_maelm.models.hub import MaelmHubInterface, load
 
 logger = logging.getLogger(__name__)
 
@@ -97,9 +95,3 @@ def prediction_cells(outputs: Tensor, labels: Sequence[str] | None) -> Iterable[
 def table_text(rows: Iterable[Sequence[str]]) -> str:
     """Return rows as lines with tabs between the cells, which contain no tabs and line ends but those of labels."""
     return "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
-
-
-def hub_of(args: argparse.Namespace) -> MaelmHubInterface:
-    """Load a command's checkpoint with its vocabulary and labels, onto its device."""
-    vocabulary = (args.vocabulary or args.checkpoint.parent).absolute()
-    return load(str(args.checkpoint.parent), args.checkpoint.name, str(vocabulary)).to(args.device)

@@ -288,3 +288,11 @@ def load(
     model.load_state_dict(checkpoint.weights, strict=True, model_cfg=config.model)
     tokenizer = open_tokenizer(find_tokenizer(str(folder), data), task.source_dictionary)
     return MaelmHubInterface(config, task, model, tokenizer).eval()
+
+
+def open_checkpoint(
+    path: Path, vocabulary: Path | None = None, device: str = "cpu", **overrides: Any
+) -> MaelmHubInterface:
+    """Open a command's checkpoint with its vocabulary, by default that of its folder; see ``load``."""
+    data = (vocabulary or path.parent).absolute()
+    return load(str(path.parent), path.name, str(data), **overrides).to(device)

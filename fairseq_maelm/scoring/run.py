@@ -10,7 +10,8 @@ from tqdm import tqdm
 
 from fairseq_maelm.files.atomic import read_json, write_json
 from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
-from fairseq_maelm.models import hub
+from fairseq_maelm.models.hub import open_checkpoint
+from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.scoring import results
 from fairseq_maelm.scoring.likelihood import CheckpointScorer, Sentence, pseudo_log_likelihoods
@@ -53,11 +54,9 @@ def score_files(
     others = None if compare is None else results.read_scores(compare)
     if compare is not None and others is not None:
         results.refuse_other_items(compare, others, items)
-    folder, data = str(checkpoint.parent), str((vocabulary or checkpoint.parent).absolute())
-    interface = hub.load(folder, checkpoint.name, data, precision=settings["precision"]).to(device)
-    scorer = CheckpointScorer(interface)
+    scorer = CheckpointScorer(open_checkpoint(checkpoint, vocabulary, device, precision=settings["precision"]))
     sentences = scorer.encode([item.text for item in items], [item.place for item in items])
-    tokenizer = Path(hub.find_tokenizer(folder, data))
+    tokenizer = Path(find_tokenizer(str(checkpoint.parent), str(vocabulary or checkpoint.parent)))
     origin = made_from(settings, {"checkpoint": [checkpoint], "vocabulary": [tokenizer], "texts": files})
 
     prepare_folder(

@@ -11,13 +11,13 @@ from torch import Tensor
 from fairseq_maelm.corpus.tables import ColumnsWithId, read_table
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.finetuning.predicted import Measure, Predicted, hub_of, predict_rows
+from fairseq_maelm.finetuning.predicted import Measure, Predicted, predict_rows
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input
 from fairseq_maelm.finetuning.prompting.template import render, spell
 from fairseq_maelm.models.batched_inference import predict
-from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.cleaning import checked_examples
 
@@ -106,7 +106,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         prompt = None if args.prompt is None else find_prompt(args.prompt)
     except ValueError as error:
         raise UsageError(f"--prompt: {error}") from error
-    hub = hub_of(args)
+    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     prompter = find_prompter(hub, prompt, several_pieces=args.several_pieces)
     prompt = prompter.prompt
     examples = list(read_table(args.input, settings_of(ColumnsWithId, args), prompt.sentences, complete=bool))

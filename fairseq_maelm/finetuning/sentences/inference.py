@@ -19,7 +19,6 @@ from fairseq_maelm.finetuning.dataset_metrics import metric_names, positive_clas
 from fairseq_maelm.finetuning.predicted import (
     Measure,
     Predicted,
-    hub_of,
     measured,
     predict_rows,
     prediction_cells,
@@ -30,7 +29,7 @@ from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
 from fairseq_maelm.finetuning.sentences.task import HEAD
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import score_texts
-from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.dictionary import class_names
 
@@ -40,7 +39,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
 
     Predictions for a split of ``maelm prepare glue`` have the layout of GLUE's submissions.
     """
-    hub = hub_of(args)
+    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     regression = hub.config.task.get("regression_target", hub.task.label_dictionary is None)
     labels = None if regression else class_names(hub.task.label_dictionary)
     _check_head(args, hub, 1 if labels is None else len(labels))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.finetuning.predicted import Predicted, hub_of
+from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.squad.dataset import SquadDataset
 from fairseq_maelm.finetuning.squad.prepare import build_split
 from fairseq_maelm.finetuning.squad.prepared import load_split
@@ -18,7 +18,7 @@ from fairseq_maelm.finetuning.squad.reading import Question, SquadFile, read_squ
 from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds, window_rows
 from fairseq_maelm.finetuning.squad.task import SPAN_HEAD
 from fairseq_maelm.models.batched_inference import predict
-from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import checked_text, checked_texts
 
@@ -118,7 +118,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     Raises:
         UsageError: an option for unanswerable questions is given with SQuAD 1.1, which has none.
     """
-    hub = hub_of(args)
+    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     if args.input.is_dir():
         split = load_split(args.input, args.split)
     else:

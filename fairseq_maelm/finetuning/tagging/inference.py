@@ -9,13 +9,13 @@ from typing import Any
 
 from fairseq_maelm.files.conll import LabeledFile, layout_of, read, relabeled
 from fairseq_maelm.files.lines import numbered_lines
-from fairseq_maelm.finetuning.predicted import Predicted, hub_of
+from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_words
 from fairseq_maelm.finetuning.tagging.schemes import convert, score
 from fairseq_maelm.finetuning.tagging.task import HEAD
 from fairseq_maelm.models.batched_inference import predict
-from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     """
     if args.input.is_dir():
         raise UsageError(f"{args.input} is a folder: give the labeled file that it was prepared from")
-    hub = hub_of(args)
+    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     settings: TaggingSettings = hub.task.settings
     outputs = len(hub.model.classification_heads.state_dict()[f"{HEAD}.out_proj.weight"])
     if outputs != len(settings.labels):

@@ -27,12 +27,12 @@ def predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         kinds()["tagging"].add_options(parser)
         args = parser.parse_args(options)
         args.input, args.batch_size = tmp_path / name, 2
-        args.checkpoint = args.vocabulary = tmp_path
+        args.checkpoint = args.vocabulary = args.device = tmp_path
         if text:
             args.input.write_text(text)
         heads = SimpleNamespace(state_dict=lambda: {"tagging_head.out_proj.weight": torch.zeros(outputs, 1)})
         model, task = SimpleNamespace(classification_heads=heads), SimpleNamespace(settings=SETTINGS)
-        monkeypatch.setattr(inference, "hub_of", lambda args: SimpleNamespace(model=model, task=task))
+        monkeypatch.setattr(inference, "open_checkpoint", lambda *_: SimpleNamespace(model=model, task=task))
         monkeypatch.setattr(inference, "label_words", lambda _, texts, size: [["B-X"] * len(each) for each in texts])
         return inference.predict_input(args)
 
