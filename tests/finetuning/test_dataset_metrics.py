@@ -41,25 +41,6 @@ def test_rows_that_come_after_a_metric_was_read_count_and_the_next_validation_be
         assert validation.get_smoothed_values() == {"share": 0.5}
 
 
-def test_the_whole_set_is_computed_once_however_many_metrics_are_read():
-    calls = []
-
-    def compute(rows):
-        calls.append(len(rows))
-        return {"one": 1.0, "two": 2.0}
-
-    with metrics.aggregate(new_root=True) as validation:
-        log_collected([(0, 1), (1, 0)], compute, ["one", "two"])
-    validation.get_smoothed_values()
-    assert calls == [2]
-
-
-def test_rows_may_be_an_iterator_although_several_meters_read_them():
-    with metrics.aggregate(new_root=True) as validation, metrics.aggregate() as batch:
-        log_collected(iter([(0, 1), (1, 0)]), share_of_ones, ["share"])
-    assert batch.get_smoothed_values() == validation.get_smoothed_values() == {"share": 0.5}
-
-
 def test_rows_stay_out_of_checkpoints():
     """fairseq can restore only its standard meters: with any other in a checkpoint, no run could resume."""
     with metrics.aggregate(new_root=True) as validation:

@@ -82,8 +82,9 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         found[kind] = [str(task / "task"), "--task", f"maelm_{kind}", "--criterion", f"maelm_{kind}"]
     folder = tmp_path_factory.mktemp("prompt")
     (folder / "prompt.yaml").write_text(PROMPT)
-    rows = zip(texts(EXAMPLES, 15, 5), ["harbor", "bread"] * EXAMPLES)
-    (folder / "train.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    for split, number in (("train", EXAMPLES), ("valid", 8)):
+        rows = zip(texts(number, 15, 5), ["harbor", "bread"] * number)
+        (folder / f"{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     own = ["--prompt", f"{folder}/prompt.yaml", "--examples", str(folder), "--several-pieces"]
     found["prompt"] = [str(VOCABULARY), "--task", "maelm_prompt", "--criterion", "maelm_prompt", *own]
     return found
@@ -93,12 +94,19 @@ MOST_PADDING = {"sentences": 0.08, "squad": 0.08, "tagging": 0.08, "prompt": 0.1
 
 
 @pytest.mark.parametrize("kind", MOST_PADDING)
-def test_batches_hold_little_padding(kind: str, training: dict[str, list[str]]) -> None:
+def test_batches_hold_little_padding_and_change_in_training_alone(kind: str, training: dict[str, list[str]]) -> None:
     config = convert_namespace_to_omegaconf(parse_training([*training[kind], "--arch", "maelm_tiny", "--cpu"]))
     task = tasks.setup_task(config.task)
     task.longest = 512
-    task.load_dataset("train")
-    dataset = task.dataset("train")
+    orders = {}
+    for split in ("valid", "train"):
+        task.load_dataset(split)
+        dataset = task.dataset(split)
+        for epoch in (2, 1):
+            dataset.set_epoch(epoch)
+            orders[split, epoch] = dataset.ordered_indices().tolist()
+    assert orders["valid", 1] == orders["valid", 2] and orders["train", 1] != orders["train", 2]
+    assert sorted(orders["train", 1]) == sorted(orders["train", 2])
     shuffled = np.array_split(np.random.default_rng(1).permutation(len(dataset)), len(dataset) // 16)
     assert padding_share(shuffled, dataset.sizes) > 0.4
     batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=16)

@@ -28,11 +28,6 @@ def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return open_encoder(KINDS[request.param](tmp_path_factory.mktemp("vocabulary")))
 
 
-@pytest.fixture(scope="module")
-def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
-    return open_encoder(KINDS["sentencepiece"](tmp_path_factory.mktemp("vocabulary")))
-
-
 def substrings(encoder: TextEncoder, text: str) -> list[str]:
     """Return the substrings of all tokens that have characters."""
     _, begin, end = encoder.encode_with_offsets(text)
@@ -60,13 +55,6 @@ def test_characters_that_become_one_stay_together(encoder: TextEncoder, characte
     _, begin, end = encoder.encode_with_offsets(text)
     whole = token_span(begin, end, 0, 2)
     assert whole is not None and text[begin[whole[0]] : end[whole[1]]] == character
-
-
-def test_a_boundary_inside_a_token_takes_the_whole_token(sentencepiece: TextEncoder) -> None:
-    text = "the dogs"
-    _, begin, end = sentencepiece.encode_with_offsets(text)
-    first, last = token_span(begin, end, 1, 5)  # type: ignore[misc]
-    assert text[begin[first] : end[last]].startswith("the d")
 
 
 def test_nothing_but_white_space_has_no_characters(encoder: TextEncoder) -> None:

@@ -46,8 +46,6 @@ def test_a_prompt_survives_its_text(task):
     ("content", "message"),
     [
         ("", "there is no prompt"),
-        ("[1]", "must be a mapping"),
-        ("template: x", "missing label_words"),
         ("{template: x, label_words: {a: b}, words: 1}", "unknown words"),
         ("{template: x, label_words: [a, b]}", "label_words must map each label to a word"),
         ("{template: x", "cannot be read"),

@@ -1,4 +1,4 @@
-"""The task of sentences: fairseq's own folder and options, batches of similar length."""
+"""The task of sentences: fairseq's own folder and options."""
 
 import itertools
 from pathlib import Path
@@ -13,7 +13,7 @@ from support import dictionary_of
 
 from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_split
 
-VOCABULARY, EXAMPLES, BATCH = 40, 600, 16
+VOCABULARY, EXAMPLES = 40, 600
 LABELS = ("no", "perhaps", "yes")
 
 
@@ -50,26 +50,6 @@ def stock_task(folder: Path) -> Any:
     """fairseq's own task over the same folder, with the options of RoBERTa's recipe."""
     words = ["--num-classes", "3", "--init-token", "0", "--separator-token", "2"]
     return task_of(folder, *words, task="sentence_prediction")
-
-
-def batches(task: Any, split: str, epoch: int) -> list[list[int]]:
-    """The examples of each batch of an epoch, in the order of fairseq's training."""
-    task.load_dataset(split)
-    made = task.get_batch_iterator(task.dataset(split), max_sentences=BATCH, seed=1, epoch=epoch)
-    return [sample["id"].tolist() for sample in made.next_epoch_itr(shuffle=split == "train")]
-
-
-def test_batches_hold_every_example_once(folder: Path) -> None:
-    made = batches(task_of(folder), "train", 1)
-    assert sorted(number for batch in made for number in batch) == list(range(EXAMPLES))
-
-
-def test_every_epoch_puts_others_together_and_can_be_made_again(folder: Path) -> None:
-    first, second, again = (batches(task_of(folder), "train", epoch) for epoch in (1, 2, 2))
-    assert second == again
-    # The few longest examples have nobody else to be put together with.
-    assert len({*map(frozenset, first)} & {*map(frozenset, second)}) <= 2
-    assert batches(task_of(folder), "valid", 1) == batches(task_of(folder), "valid", 2)
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])

@@ -112,19 +112,6 @@ def test_questions_whose_answer_is_not_in_the_context_have_no_target_and_no_part
     assert "1 questions have an answer that is not in their context" in caplog.text
 
 
-def test_the_order_changes_with_the_epoch_in_training_alone():
-    questions = [(f"the cat {'ran ' * (number % 2)}", CONTEXT, None) for number in range(12)]
-    valid, train = dataset_of(*questions), dataset_of(*questions, training=True)
-    orders = []
-    for dataset in (valid, train):
-        dataset.set_epoch(1)
-        first = dataset.ordered_indices().tolist()
-        dataset.set_epoch(2)
-        orders.append((first, dataset.ordered_indices().tolist()))
-    assert orders[0][0] == orders[0][1]
-    assert orders[1][0] != orders[1][1] and sorted(orders[1][0]) == sorted(orders[1][1])
-
-
 def test_windows_of_several_questions():
     # A sequence of 20 with a question of 6 has room for 10 pieces.
     windows = windows_of(np.array([6, 2, 6]), np.array([11, 11, 3]), 20, 4)
