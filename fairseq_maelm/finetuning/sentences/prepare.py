@@ -57,22 +57,37 @@ def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path
 
 def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> dict[str, Any]:
     """Write all files, and return facts for the manifest."""
-    first, labels, held_out = _survey(settings)
-    texts = len(first.texts)
-
-    def examples(split: str, path: Path) -> Iterator[Example]:
-        for number, each in enumerate(read_table(path, settings, texts, label_optional=split == "test")):
-            if split != "train" or number not in held_out:
-                yield each
-
-    sources = {split: (path, examples(split, path)) for split, path in settings.tables.items()}
-    if held_out:
-        table = enumerate(read_table(settings.train, settings))
-        sources["valid"] = settings.train, (each for number, each in table if number in held_out)
-    facts = write_task(folder, encoder, sources, labels, texts, settings.max_length)
-    if held_out:
+    train = _filled(settings.train, read_table(settings.train, settings))
+    if train[0].label is None:
+        raise CorpusError(f"{settings.train} has no labels: name their column with --label")
+    found, texts = [str(example.label) for example in train], len(train[0].texts)
+    labels = None if settings.regression else _labels_of(settings.train, train[0], Counter(found))
+    tables = {
+        split: (path, read_table(path, settings, texts, label_optional=split == "test"))
+        for split, path in settings.tables.items()
+    }
+    if settings.valid is None:
+        held_out = draw([""] * len(train) if settings.regression else found, settings.valid_fraction, settings.seed)
+        if not 0 < len(held_out) < len(train):
+            raise CorpusError(
+                f"--valid-fraction {settings.valid_fraction} holds out {len(held_out)} of the {len(train)} examples "
+                f"of {settings.train}: choose another fraction, or give --valid"
+            )
+        tables["valid"] = settings.train, iter([each for number, each in enumerate(train) if number in held_out])
+        train = [each for number, each in enumerate(train) if number not in held_out]
+    # In its place among the splits, which the manifest keeps.
+    tables["train"] = settings.train, iter(train)
+    facts = write_task(folder, encoder, tables, labels, texts, settings.max_length)
+    if settings.valid is None:
         facts["splits"]["valid"]["held_out_of"] = "train"
     return facts
+
+
+def _filled(path: Path, examples: Iterable[Example]) -> list[Example]:
+    found = list(examples)
+    if not found:
+        raise CorpusError(f"{path} is empty")
+    return found
 
 
 def write_task(
@@ -96,12 +111,12 @@ def write_task(
         scale: largest value of numbers from 0, by which they are divided; None for any finite numbers.
     """
     splits = {}
-    for split, (path, examples) in sources.items():
-        checked = (
+    for split, (path, found) in sources.items():
+        examples = [
             each._replace(label=_stored_label(each, split, texts, labels, scale, sources["train"][0]))
-            for each in examples
-        )
-        splits[split] = _write_split(folder, split, path, checked, labels, encoder, max_length)
+            for each in _filled(path, found)
+        ]
+        splits[split] = _write_split(folder, split, examples, labels, encoder, max_length)
     if texts == 2:
         (folder / "input1" / DICTIONARY_FILE).write_bytes(encoder.files[0].read_bytes())
     names = None
@@ -116,35 +131,30 @@ def write_task(
 def _write_split(
     folder: Path,
     split: str,
-    path: Path,
-    examples: Iterable[Example],
+    examples: Sequence[Example],
     labels: Dictionary | None,
     encoder: TextEncoder,
     max_length: int | None,
 ) -> dict[str, Any]:
-    """Encode and store the examples of a file, with their ids, and return facts for the manifest."""
-    counts, ids, totals = Counter[str](), list[str](), Counter[str](examples=0, truncated=0)
+    """Encode and store examples, with their ids, and return facts for the manifest."""
+    cut: list[bool] = []
 
     def rows() -> Iterator[tuple[Sequence[NDArray[np.unsignedinteger]], str | None]]:
         for example, tokens in _encoded(examples, encoder, split):
             if max_length is not None:
                 tokens, shortened = truncate(tokens, max_length)
-                totals["truncated"] += shortened
-            totals["examples"] += 1
-            counts.update([] if example.label is None or labels is None else [example.label])
-            ids.extend([] if example.id is None else [example.id])
+                cut.append(shortened)
             yield tokens, example.label
 
     write_split(folder, split, rows(), encoder.dictionary_size, labels)
-    if not totals["examples"]:
-        raise CorpusError(f"{path} is empty")
-    if ids:
+    if ids := [example.id for example in examples if example.id is not None]:
         (folder / INDEX_FOLDER).mkdir(exist_ok=True)
         (folder / INDEX_FOLDER / f"{split}.txt").write_text("".join(f"{each}\n" for each in ids), encoding="ascii")
+    counts = Counter(str(example.label) for example in examples if example.label is not None and labels is not None)
     return {
-        "examples": totals["examples"],
+        "examples": len(examples),
         **({"labels": dict(sorted(counts.items()))} if counts else {}),
-        **({} if max_length is None else {"truncated": totals["truncated"]}),
+        **({} if max_length is None else {"truncated": sum(cut)}),
     }
 
 
@@ -206,26 +216,6 @@ def label_dictionary(labels: Iterable[str]) -> Dictionary:
             raise CorpusError(f"the label {label!r} is the name of one of fairseq's special symbols: rename it")
         dictionary.add_symbol(label)
     return dictionary
-
-
-def _survey(settings: SentenceSettings) -> tuple[Example, Dictionary | None, set[int]]:
-    """Return the first training example, the sorted labels (None for numbers), and the numbers of held-out examples."""
-    table = settings.train
-    found = [str(example.label) for example in read_table(table, settings)]
-    first = next(read_table(table, settings))
-    if first.label is None:
-        raise CorpusError(f"{table} has no labels: name their column with --label")
-    labels = None if settings.regression else _labels_of(table, first, Counter(found))
-    if settings.valid is not None:
-        return first, labels, set()
-    strata = [""] * len(found) if settings.regression else found
-    held_out = draw(strata, settings.valid_fraction, settings.seed)
-    if not 0 < len(held_out) < len(strata):
-        raise CorpusError(
-            f"--valid-fraction {settings.valid_fraction} holds out {len(held_out)} of the {len(strata)} examples of "
-            f"{table}: choose another fraction, or give --valid"
-        )
-    return first, labels, held_out
 
 
 def _labels_of(table: Path, first: Example, counts: Mapping[str, int]) -> Dictionary:
