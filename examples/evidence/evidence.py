@@ -7,28 +7,33 @@ Each stage can be run by itself, and takes up what an interruption left.
 import argparse
 import contextlib
 import json
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 # First, because it finds the package.
-from plan import RANDOM, Plan, Pretraining  # isort: skip
+from plan import RANDOM, Plan, Pretraining, folder_name  # isort: skip
 import page
+import study
 import summary
-from programs import NotKnownYetError, Programs
-from records import PRETRAINING, Records
+import yaml
+from records import PRETRAINING, Records, correct, course, numbers
 
-from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.files.atomic import parse_json, write_json
 from fairseq_maelm.options import CommandParser, existing_path, named
-from fairseq_maelm.studies.engine import read_json
+from fairseq_maelm.studies.engine import Job, is_finished, read_json
 from fairseq_maelm.studies.folder import study_folder
-from fairseq_maelm.studies.options import add_runner_arguments, runner_of, sitting
+from fairseq_maelm.studies.log import log_records
+from fairseq_maelm.studies.options import Runner, add_runner_arguments, runner_of, sitting
+from fairseq_maelm.studies.plan import Places, Steps
 from fairseq_maelm.training.options import add_precision, machine_of, words_of
 
 HERE = Path(__file__).resolve().parent
 STAGES = ("prepare", "choose", "pretrain", "evaluate", "time", "page")
+STEPS: dict[str, Any] = yaml.safe_load((HERE / "steps.yaml").read_text(encoding="utf-8"))
 # Lines of a document in a text without blank lines.
 DOCUMENT_LINES = 50
 
@@ -103,18 +108,22 @@ def take_words(path: Path, words: int, output: Path) -> int:
     return taken
 
 
+class NotKnownYetError(ValueError):
+    """A stage needs what an earlier one finds out."""
+
+
 class Study:
-    """A folder with everything that the plan asks for, as far as it is done."""
+    """A folder with everything that the plan asks for, as far as it is done; its methods are functions of the steps."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.plan = Plan(args.plan, args.files.resolve(), args.scale)
         self.output: Path = args.output.resolve()
+        self.data = self.output / "data"
         self.runner = runner_of(args)
         self.machine = machine_of(self.runner.gpus, args.precision)
         self.texts = dict(args.text)
-        self.records = Records(args.records or self.output / "records", self.output / "runs", self.plan)
-        self.programs = Programs(self.plan, self.output, self.records, self.machine)
+        self.records = Records(args.records or self.output / "records", self.output / "runs")
         missing = set(self.plan.content["words"]) - set(self.texts) if "prepare" in args.stages else set()
         unknown = set(args.stages) - set(STAGES) or set(args.budgets or ()) - set(self.plan.budgets)
         if missing or unknown:
@@ -134,38 +143,49 @@ class Study:
             "precision": self.machine.precision,
         }
 
+    def about(self, name: str, stage: str) -> Any:
+        """Return a fact about the study that a stage finds out."""
+        known = self.records.study()
+        if name not in known:
+            path = self.records.folder / "study.json"
+            raise NotKnownYetError(f"{path} does not say {name}: run the stage {stage} first")
+        return known[name]
+
+    @property
+    def vocabulary(self) -> int:
+        """Return the number of symbols of the prepared text."""
+        return int(self.about("vocabulary", "prepare"))
+
+    def do(self, *steps: str, runs: Iterable[Pretraining] = (), runner: Runner | None = None) -> list[Job]:
+        """Run some steps, for some pretrainings."""
+        content = {**STEPS, "steps": {name: STEPS["steps"][name] for name in steps}}
+        known = {"output": self.output, "data": self.data, "files": self.plan.files, "tasks": self.output / "tasks",
+                 "precision": self.machine.precision, "runs": {run.name: {"of": run} for run in runs}}  # fmt: skip
+        jobs = Steps(content, {}, self.plan.tasks, known, [self]).jobs()
+        (runner or self.runner).do(jobs)
+        return jobs
+
     # Stages
 
     def prepare(self) -> None:
         """Take the words, then make the corpus and the tasks with its vocabulary."""
-        texts = [self.output / "text" / f"{name}.txt" for name in self.plan.content["words"]]
         if not self.runner.dry_run:
-            self._take_texts(texts)
-        own = words_of({"output": self.programs.data, **self.plan.content["corpus"]})
-        words = ["maelm", "prepare", "corpus", *map(str, texts), *own]
-        corpus = self.programs.job("corpus", self.programs.marker("corpus"), words, resumes=True)
-        jobs = [corpus]
-        for name, task in self.plan.tasks.items():
-            target = self.programs.task_folder(name)
-            target = target.parent if "folder" in task else target
-            if not self.runner.dry_run:
-                target.parent.mkdir(parents=True, exist_ok=True)
-            words = ["maelm", "prepare", *self.programs.words(task["prepare"]), "--vocabulary", str(self.programs.data)]
-            words += ["--output", str(target)]
-            jobs.append(self.programs.job(f"task {name}", self.programs.marker("tasks", name), words, after=[[corpus]]))
-        self.runner.do(jobs)
+            self._take_texts()
+        self.do("corpus", "task")
         if not self.runner.dry_run:
-            counts = json.loads((self.programs.data / "manifest.json").read_bytes())["counts"]
-            with open(self.programs.data / "dict.txt", encoding="utf-8") as file:
+            counts = json.loads((self.data / "manifest.json").read_bytes())["counts"]
+            with open(self.data / "dict.txt", encoding="utf-8") as file:
                 vocabulary = sum(1 for _ in file) + 5
             self.records.add_to_study(vocabulary=vocabulary, tokens=counts["train"]["tokens"])
 
-    def _take_texts(self, texts: Sequence[Path]) -> None:
+    def _take_texts(self) -> None:
+        for name in self.plan.tasks:
+            self._target(name).parent.mkdir(parents=True, exist_ok=True)
         if (self.output / "words.json").exists():
             return
-        for (name, words), path in zip(self.plan.content["words"].items(), texts, strict=True):
-            path.parent.mkdir(exist_ok=True)
-            found = take_words(self.texts[name], words, path)
+        (self.output / "text").mkdir(exist_ok=True)
+        for name, words in self.plan.content["words"].items():
+            found = take_words(self.texts[name], words, self.output / "text" / f"{name}.txt")
             if found < 0.98 * words:
                 raise ValueError(f"{self.texts[name]} has {found:,} words, and the plan takes {words:,}")
         write_json(self.output / "words.json", self.plan.content["words"])
@@ -175,8 +195,8 @@ class Study:
         chosen: dict[str, dict[str, str]] = {method: {} for method in self.plan.methods}
         for choice in self.plan.choices:
             trials = {method: list(self.plan.trials(method, choice, chosen[method])) for method in chosen}
-            todo = [run for runs in trials.values() for run in runs if PRETRAINING not in self._recorded(run)]
-            self.runner.do([self.programs.pretraining(run) for run in todo])
+            todo = [run for runs in trials.values() for run in runs if PRETRAINING not in self.recorded(run)]
+            self.do("pretraining", runs=todo)
             if self.runner.dry_run:
                 return
             for method, runs in trials.items():
@@ -195,43 +215,38 @@ class Study:
 
     def runs(self) -> list[Pretraining]:
         """Return the pretrainings that are reported, of the budgets asked for."""
-        return list(self.plan.pretrainings(self.programs.about("chosen", "choose"), self.args.budgets))
+        return list(self.plan.pretrainings(self.about("chosen", "choose"), self.args.budgets))
 
     def pretrain(self) -> None:
         """Do the pretrainings of which not all is recorded."""
-        runs = [run for run in self.runs() if not self._wanted(run) <= self._recorded(run).keys()]
-        self.runner.do([self.programs.pretraining(run) for run in runs])
-
-    def _wanted(self, run: Pretraining) -> set[str]:
-        return {PRETRAINING, *self.programs.evaluations(run)}
-
-    def evaluate(self) -> None:
-        """Measure and fine-tune every encoder, one measure after the other: interrupted, whole columns are known."""
         todo = []
         for run in self.runs():
-            known = self._recorded(run)
-            todo.append({name: job for name, job in self.programs.evaluations(run).items() if name not in known})
-        names = dict.fromkeys(name for jobs in todo for name in jobs)
-        self.runner.do(self.programs.all_of(jobs[name] for name in names for jobs in todo if name in jobs))
+            wanted = {PRETRAINING, *self.plan.measurements(run), *self.plan.fine_tunings(run, self.vocabulary)}
+            todo += [run] if wanted - self.recorded(run).keys() else []
+        self.do("pretraining", runs=todo)
 
-    def _recorded(self, run: Pretraining) -> dict[str, Any]:
+    def evaluate(self) -> None:
+        """Measure and fine-tune every encoder."""
+        self.do("measurement", "fine-tuning", "predictions", runs=self.runs())
+
+    def recorded(self, run: Pretraining) -> dict[str, Any]:
+        """Return what is recorded of a pretraining, with what its programs have written since the last time."""
         if not self.runner.dry_run:
             self.records.update(run)
         return self.records.read(run)
 
     def time(self) -> None:
-        """Time a few updates of every method and shape, one training at a time and all in turn, round by round."""
-        rounds = range(1, self.plan.content["timing"]["rounds"] + 1)
-        runs = {(self.plan.budgets[run.budget]["shape"], run.row): run for run in self.runs() if run.row != RANDOM}
+        """Time a few updates of every method and shape, one training at a time and all in turn."""
         known = self.records.study().get("seconds an update", {})
+        runs = {(self.plan.shape(run), run.row): run for run in self.runs() if run.row != RANDOM}
         runs = {names: run for names, run in runs.items() if names[1] not in known.get(names[0], {})}
-        jobs = {names: [self.programs.timing(run, number) for number in rounds] for names, run in runs.items()}
-        alone = self.runner._replace(slots=self.runner.slots[:1])
-        alone.do([job for turn in zip(*jobs.values()) for job in turn])
-        for (shape, row), own in jobs.items() if not self.runner.dry_run else ():
-            found = median((read_json(job.marker) or {})["seconds"] for job in own)
-            known = {**known, shape: {**known.get(shape, {}), row: found}}
-            self.records.add_to_study(**{"seconds an update": known})
+        if runs:
+            jobs = self.do("timing", runs=runs.values(), runner=self.runner._replace(slots=self.runner.slots[:1]))
+            for (shape, row), run in runs.items() if not self.runner.dry_run else ():
+                own = [job.marker for job in jobs if f"/{self._timed(run)}/" in str(job.marker)]
+                found = median((read_json(marker) or {})["seconds"] for marker in own)
+                known = {**known, shape: {**known.get(shape, {}), row: found}}
+                self.records.add_to_study(**{"seconds an update": known})
 
     def page(self) -> None:
         """Write results.json, results.md, page.html and the figures."""
@@ -240,9 +255,108 @@ class Study:
         runs = self.runs()
         for run in runs:
             self.records.update(run)
-        results = summary.collect(self.plan, runs, self.trials(self.programs.about("chosen", "choose")), self.records)
+        results = summary.collect(self.plan, runs, self.trials(self.about("chosen", "choose")), self.records)
         write_json(self.output / "results.json", results)
         page.write(self.plan, results, self.output)
+
+    # Functions of the steps
+
+    @property
+    def PLACES(self) -> dict[str, Callable[[Any], Any]]:
+        """Return the computed places."""
+        content = self.plan.content
+        return {
+            "words-of-texts": lambda places: [self.output / "text" / f"{name}.txt" for name in content["words"]],
+            "corpus-options": lambda places: words_of(content["corpus"]),
+            "target": lambda places: self._target(places["task"]),
+            "pretraining": self._pretraining,
+            "cost": lambda places: self._tokens(places["of"]),
+            "measurements": lambda places: self._missing(places["of"], self.plan.measurements(places["of"])),
+            "fine-tunings": lambda places: self._missing(
+                places["of"], self.plan.fine_tunings(places["of"], self.vocabulary)
+            ),
+            "checkpoint": lambda places: self._checkpoint(places["of"], places.get("updates")),
+            "prepared": lambda places: self._folder(places["tuned"]),
+            "source": lambda places: self._source(places["tuned"]),
+            "options": lambda places: words_of({**places["own"], "gpus": min(1, self.machine.gpus),
+                                                "precision": self.machine.precision}),
+            "timed": lambda places: self._timed(places["of"]),
+            "rounds": lambda places: " ".join(str(number + 1) for number in range(content["timing"]["rounds"])),
+            "timed-updates": lambda places: content["timing"]["updates"],
+        }  # fmt: skip
+
+    def _target(self, task: str) -> Path:
+        """Return the output of the command that prepares a task, which may hold several tasks."""
+        folder = self._folder(task)
+        return folder.parent if "folder" in self.plan.tasks[task] else folder
+
+    def _folder(self, task: str) -> Path:
+        return self.output / "tasks" / folder_name(task) / self.plan.tasks[task].get("folder", "task")
+
+    def _source(self, task: str) -> Path:
+        file = self.plan.tasks[task].get("predict")
+        return self._folder(task) if file is None else self.plan.files / file
+
+    def _missing(self, run: Pretraining, wanted: dict[str, Any]) -> dict[str, Any]:
+        known = self.recorded(run)
+        return {name: fields for name, fields in wanted.items() if name not in known}
+
+    def _tokens(self, run: Pretraining) -> int:
+        max_tokens: int = run.options["max-tokens"]
+        return run.updates(self.vocabulary) * max_tokens
+
+    def _pretraining(self, places: Places) -> list[str]:
+        """Return the command of a pretraining, which reads the text as often as the plan allows at the most."""
+        run = places["of"]
+        passes = self._tokens(run) / self.about("tokens", "prepare")
+        if passes > self.plan.content["most-passes"]:
+            raise ValueError(f"{run.name} would read the text {passes:.1f} times: give more text, or a larger model")
+        save_dir = self.output / ("timing" if "round" in places else f"runs/{run.name}")
+        return self.plan.command(run, self.vocabulary, self.machine, self.data, save_dir)
+
+    def _checkpoint(self, run: Pretraining, updates: int | None) -> Path:
+        # The number of the epoch is part of the name.
+        folder = self.output / "runs" / run.name
+        found = sorted(folder.glob(f"checkpoint_*_{updates}.pt"))
+        return found[-1] if found else folder / f"checkpoint_{updates or 'last'}.pt"
+
+    def _timed(self, run: Pretraining) -> str:
+        return f"{self.plan.shape(run)}/{folder_name(run.row)}"
+
+    def pretrained(self, places: Places, log: Path) -> dict[str, Any]:
+        """Return the result and the course of a pretraining."""
+        return {**study.last_loss(log), **course(log)}
+
+    def measured(self, places: Places, log: Path) -> dict[str, Any]:
+        """Return the numbers of a measurement."""
+        own = places["own"]
+        if "file" not in own:
+            return numbers(own, study.last_json(log))
+        path = Path(places.text("{results}"), own["file"])
+        return numbers(own, parse_json(path.read_bytes(), path))
+
+    def predicted(self, places: Places, log: Path) -> dict[str, Any]:
+        """Return the scores of a fine-tuned model, and which labels are right; not of checkpoints in a pretraining."""
+        labels = self.plan.tasks[places["tuned"]].get("labels") if places["updates"] is None else None
+        right = correct(Path(places.text("{predictions}")), self.plan.files / labels) if labels else None
+        return {**study.last_json(log), **({"correct": right} if right else {})}
+
+    def seconds(self, places: Places, log: Path) -> dict[str, Any]:
+        """Return the median of the seconds that an update took, over the reports of a timing but the first."""
+        speeds = [record["ups"] for _, record in log_records(log, ["train_inner"])][1:]
+        if not speeds or min(speeds) <= 0:
+            raise ValueError("no speed in the log")
+        return {"seconds": 1 / median(speeds)}
+
+    def record(self, places: Places) -> None:
+        """Record what the programs of a pretraining have written."""
+        self.records.update(places["of"])
+
+    def record_predictions(self, places: Places) -> None:
+        """Record the scores of a fine-tuned model, and delete it."""
+        self.record(places)
+        if is_finished(Path(places.text("{predictions}")).with_name("result.json")):
+            shutil.rmtree(places.text("{model}"), ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -136,37 +136,58 @@ class Plan:
         repeats = self.budgets[budget]["repeats"]
         return {name: max(repeats, own.get("repeats", 1)) for name, own in self._wanted(self.tasks, budget).items()}
 
-    def measurements_of(self, budget: str) -> dict[str, dict[str, Any]]:
-        """Return the measurements of a budget."""
-        return self._wanted(self.content["measurements"], budget)
+    def measurements(self, run: Pretraining) -> dict[str, dict[str, Any]]:
+        """Return the measurements of a pretraining, by the names of their folders."""
+        wanted = self._wanted(self.content["measurements"], run.budget)
+        return {folder_name(name): {"command": own["command"], "own": own} for name, own in wanted.items()}
+
+    def fine_tunings(self, run: Pretraining, vocabulary: int) -> dict[str, dict[str, Any]]:
+        """Return the fine-tunings of a pretraining, also of checkpoints inside it, by the names of their folders."""
+        wanted = [("", None, task, seed) for task, count in self.tasks_of(run.budget).items() for seed in range(count)]
+        parts = self.updates_at(run, vocabulary).items()
+        wanted += [(f"{part}/", updates, task, 0) for part, updates in parts for task in self.content["primary"]]
+        return {
+            f"{part}{folder_name(task)}/seed_{seed + 1}": {
+                "tuned": task,
+                "updates": updates,
+                "own": {**self.content["fine-tuning"], **self.tasks[task].get("fine-tuning", {}), "seed": seed + 1},
+            }
+            for part, updates, task, seed in wanted
+        }
+
+    def shape(self, run: Pretraining) -> str:
+        """Return the name of a pretraining's shape."""
+        name: str = self.budgets[run.budget]["shape"]
+        return name
 
     def _wanted(self, declared: dict[str, dict[str, Any]], budget: str) -> dict[str, dict[str, Any]]:
         wanted = self.budgets[budget]["tasks"]
         return {name: own for name, own in declared.items() if wanted in ("all", *own.get("sets", []))}
 
+    def updates_at(self, run: Pretraining, vocabulary: int) -> dict[str, int]:
+        """Return the intermediate checkpoints that are evaluated, by name, and their numbers of updates.
 
-def updates_at(plan: Plan, run: Pretraining, vocabulary: int) -> dict[str, int]:
-    """Return the intermediate checkpoints that are evaluated, by name, and their numbers of updates.
+        The plan's "intermediate" has the number of equal parts of a budget. Only methods have such checkpoints.
+        """
+        parts = self.content["intermediate"].get(run.budget, 1)
+        if run.row not in self.methods or run.trial:
+            return {}
+        each = self.validations // parts * self._interval(run.updates(vocabulary))
+        return {f"part_{part}": part * each for part in range(1, parts)}
 
-    The plan's "intermediate" has the number of equal parts of a budget. Only methods have such checkpoints.
-    """
-    parts = plan.content.get("intermediate", {}).get(run.budget, 1)
-    if run.row not in plan.methods or run.trial:
-        return {}
-    each = plan.validations // parts * interval_of(plan, run.updates(vocabulary))
-    return {f"part_{part}": part * each for part in range(1, parts)}
+    def _interval(self, updates: int) -> int:
+        """Return the updates between two validations."""
+        return max(1, math.ceil(updates / self.validations))
+
+    def command(self, run: Pretraining, vocabulary: int, machine: Machine, data: Path, save_dir: Path) -> list[str]:
+        """Return the command of a pretraining; it is validated at places of equal distance."""
+        updates, decays = run.updates(vocabulary), run.row != RANDOM
+        own = study.run_options(run.options, updates, self._interval(updates), machine, run.seed, decays)
+        kept = self.updates_at(run, vocabulary).get("part_1")
+        own |= {"max-tokens-valid": 8192, "keep-interval-updates-pattern": kept}
+        return study.pretraining(data, save_dir, own)
 
 
-def interval_of(plan: Plan, updates: int) -> int:
-    """Return the updates between two validations."""
-    return max(1, math.ceil(updates / plan.validations))
-
-
-def command(run: Pretraining, vocabulary: int, plan: Plan, machine: Machine, data: Path, save_dir: Path) -> list[str]:
-    """Return the command of a pretraining; it is validated at places of equal distance."""
-    updates = run.updates(vocabulary)
-    own = study.run_options(
-        run.options, updates, interval_of(plan, updates), machine, run.seed, decays=run.row != RANDOM
-    )
-    kept = updates_at(plan, run, vocabulary).get("part_1")
-    return study.pretraining(data, save_dir, {**own, "max-tokens-valid": 8192, "keep-interval-updates-pattern": kept})
+def folder_name(name: str) -> str:
+    """Return the name of the folder of a task or a measurement."""
+    return name.replace(" ", "_")

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import study
-from plan import Plan, Pretraining
+from plan import Pretraining, folder_name
 
-from fairseq_maelm.files.atomic import parse_json, write_bytes
+from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.studies.engine import is_finished, read_json
 from fairseq_maelm.studies.log import log_records
 
@@ -24,11 +24,10 @@ class Records:
     Args:
         folder: of the records.
         runs: folder of the programs, with a folder for each pretraining.
-        plan: of the study.
     """
 
-    def __init__(self, folder: Path, runs: Path, plan: Plan) -> None:
-        self.folder, self.runs, self.plan = folder, runs, plan
+    def __init__(self, folder: Path, runs: Path) -> None:
+        self.folder, self.runs = folder, runs
 
     def study(self) -> dict[str, Any]:
         """Return "vocabulary" and "tokens" of the text, and the "chosen" settings, as far as they are known."""
@@ -72,35 +71,10 @@ class Records:
         write_bytes(self.folder / f"{name}.json", (json.dumps(content, indent=1) + "\n").encode("ascii"))
 
     def _found(self, run: Pretraining, earlier: Collection[str]) -> dict[str, Any]:
-        folder, found = self.runs / run.name, dict[str, Any]()
+        folder = self.runs / run.name
         markers = {str(path.parent.relative_to(folder)): path for path in sorted(folder.glob("**/result.json"))}
         own = {PRETRAINING if name == "." else name: path for name, path in markers.items() if is_finished(path)}
-        for name, marker in own.items() if PRETRAINING in own else ():
-            if name not in earlier:
-                found[name] = self._result(name, marker)
-        return found
-
-    def _result(self, name: str, marker: Path) -> dict[str, Any]:
-        result = read_json(marker) or {}
-        if name == PRETRAINING:
-            return {**result, **course(marker.with_name("result.log"))}
-        for measurement, own in self.plan.content["measurements"].items():
-            if folder_name(measurement) == name:
-                if "file" not in own:
-                    return numbers(own, result)
-                path = marker.parent / "files" / own["file"]
-                return numbers(own, parse_json(path.read_bytes(), path))
-        task = name.split("/")[-2]
-        labels = next(own.get("labels") for each, own in self.plan.tasks.items() if folder_name(each) == task)
-        if not labels or name.count("/") > 1:  # checkpoints inside a pretraining have no paired tests
-            return result
-        right = {"correct": correct(marker.with_name("predictions.tsv"), self.plan.files / labels)}
-        return {**result, **right}
-
-
-def folder_name(name: str) -> str:
-    """Return the name of the folder of a task or a measurement."""
-    return name.replace(" ", "_")
+        return {name: read_json(path) for name, path in own.items() if PRETRAINING in own and name not in earlier}
 
 
 def course(log: Path) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from plan import RANDOM, Plan, Pretraining, updates_at
-from records import PRETRAINING, Records, correct_examples, fine_tunings, folder_name
+from plan import RANDOM, Plan, Pretraining
+from records import PRETRAINING, Records, correct_examples, fine_tunings
 from scipy import stats
 
 # In every table, before the tasks.
@@ -52,8 +52,8 @@ def _row(plan: Plan, run: Pretraining, records: Records, vocabulary: int) -> dic
         return None
     own, updates, tokens = results[PRETRAINING], run.updates(vocabulary), run.options["max-tokens"]
     measures = {LOSS: own["loss"], **_task_scores(plan, run, results)}
-    for name in plan.measurements_of(run.budget):
-        measures |= results.get(folder_name(name), {})
+    for name in plan.measurements(run):
+        measures |= results.get(name, {})
     return {
         "name": run.name,
         "row": run.row,
@@ -65,7 +65,7 @@ def _row(plan: Plan, run: Pretraining, records: Records, vocabulary: int) -> dic
         "seconds": own["seconds"],
         "curve": [[int(count) * tokens, loss] for count, loss in own["losses"].items()],
         "measures": measures,
-        "intermediate": _intermediate(plan, run, results, updates_at(plan, run, vocabulary)),
+        "intermediate": _intermediate(plan, run, results, plan.updates_at(run, vocabulary)),
     }
 
 

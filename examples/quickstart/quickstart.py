@@ -4,13 +4,13 @@ import argparse
 import json
 import logging
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import texts
+import yaml
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -20,23 +20,18 @@ from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
 from fairseq_maelm.options import CommandParser, number
-from fairseq_maelm.studies.engine import Job, read_json
+from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.log import log_records
 from fairseq_maelm.studies.options import Runner, sitting
+from fairseq_maelm.studies.plan import Places, Steps
 from fairseq_maelm.studies.tables import markdown_table
 from fairseq_maelm.training.options import USER_DIR, Machine, words_of
 
 # One process and no GPU on every machine, so that the numbers can be compared; bfloat16 where the processor multiplies
 # matrices in it.
 PRECISION = "bf16" if multiplies_bfloat16("cpu") else "fp32"
-FINE_TUNING = {
-    "task": "maelm_prompt", "criterion": "maelm_prompt", "arch": "maelm", "dropout": 0.1, "attention-dropout": 0.1,
-    "optimizer": "fused_adamw", "adam-betas": "(0.9,0.98)", "adam-eps": "1e-6", "weight-decay": 0.01, "lr": 1e-3,
-    "lr-scheduler": "polynomial_decay", "clip-norm": 1.0, "batch-size": 32, "log-interval": 10, "log-format": "json",
-}  # fmt: skip
 HERE = Path(__file__).resolve().parent
-_FINE_TUNING_VALIDATIONS = 6
 # Records and metric of a fine-tuning's log.
 TEST = ("valid", "accuracy")
 STARTS = {"pretrained": "the pretrained encoder", "random": "random weights"}
@@ -53,140 +48,83 @@ _BLUE, _ORANGE, _GRAY = "#0072b2", "#d55e00", "#666666"
 Curve = list[tuple[int, float]]
 
 
-def fine_tuning(data: Path, task: Path, checkpoint: Path, updates: int, seed: int) -> list[str]:
-    """Return the command that fine-tunes a checkpoint to fill the gaps of the task."""
-    # Nothing is saved; fairseq would still make its default folder, and start from a checkpoint that is there.
-    own: dict[str, Any] = {"prompt": task / "prompt.json", "examples": task, "no-save": True, "save-dir": task}
-    own |= {"max-update": updates, "total-num-update": updates, "warmup-updates": max(1, updates // 10), "seed": seed}
-    own |= {"validate-interval-updates": max(1, updates // _FINE_TUNING_VALIDATIONS), "validate-interval": 1_000_000}
-    own |= {"user-dir": USER_DIR, "finetune-from-model": checkpoint}
-    return ["fairseq-train", str(data), *words_of({**FINE_TUNING, **Machine(0, PRECISION).options(), **own})]
-
-
 class Quickstart:
-    """The steps of one run, on the user's files or on docstrings, with all output in one folder."""
+    """Functions of the plan's steps, for one run with all output in one folder."""
 
     def __init__(self, folder: Path, files: Sequence[Path], updates: int, fine_tuning_updates: int, seeds: int) -> None:
-        self.folder, self.files, self.fine_tuning_updates, self.seeds = folder, files, fine_tuning_updates, seeds
-        self.updates, self.text, self.data, self.task = updates, folder / "text", folder / "data", folder / "task"
-        self.checkpoints = {start: folder / start / "checkpoint_last.pt" for start in STARTS}
-        self.results: dict[str, Any] = {}
-        self.begin = time.monotonic()
+        self.folder, self.files = folder, files
+        known = {
+            "output": folder, "here": HERE, "files": list(files), "precision": PRECISION, "updates": updates,
+            "interval": max(1, updates // 8), "fine-tuning-updates": fine_tuning_updates,
+            "warm-up": max(1, fine_tuning_updates // 10), "validation": max(1, fine_tuning_updates // 6),
+            "machine": words_of(Machine(0, PRECISION).options()), "user-dir": ["--user-dir", str(USER_DIR)],
+            "seeds": " ".join(str(seed + 1) for seed in range(seeds)),
+        }  # fmt: skip
+        content = yaml.safe_load((HERE / "plan.yaml").read_text(encoding="utf-8"))
+        self.steps = Steps(content, {"quickstart": {}}, {}, known, [self])
 
-    def step(self, name: str, title: str, work: Callable[[], dict[str, Any]]) -> None:
-        """Do a step unless it is finished, and show its ``lines``; its results get the ``seconds`` that it took."""
-        path = self.folder / "steps" / f"{name}.json"
-        minutes, seconds = divmod(int(time.monotonic() - self.begin), 60)
-        number = f"[{len(self.results) + 1}/6]"
-        print(f"\n=== {minutes}:{seconds:02d}  {number} {title}{': done earlier' * path.exists()}", flush=True)
-        if not path.exists():
-            begin = time.monotonic()
-            results = work()
-            path.parent.mkdir(exist_ok=True)
-            write_json(path, {**results, "seconds": round(time.monotonic() - begin, 1)})
-        self.results[name] = read_json(path) or {}
-        for line in self.results[name].get("lines", []):
-            print(f"    {line}")
-
-    def log(self, name: str) -> Path:
-        """Return the log of a program."""
-        return self.folder / "logs" / f"{name}.log"
-
-    def run(self, programs: dict[str, list[str]], side_by_side: int = 1) -> None:
-        """Run the unfinished programs; raise a ValueError if a program failed."""
-        jobs = [
-            Job(name, self.log(name).with_suffix(".json"), lambda words=words: words, resumes=True)
-            for name, words in programs.items()
-        ]
-        Runner([""] * side_by_side, 0, None, retry_failed=True, dry_run=False).do(jobs)
+    @property
+    def PLACES(self) -> dict[str, Any]:
+        """Return the places that are known when their programs start."""
+        size = self.folder / "text" / "train.txt"
+        return {
+            "pieces": lambda places: 2000 if size.stat().st_size >= 200_000 else 500,
+            "sentences": lambda places: self._sentences(),
+        }
 
     def do(self) -> None:
-        """Do all steps that are not finished yet."""
-        self.step("text", "Collect the text, hold some out", self.collect)
-        self.step("data", "Train a vocabulary, encode, make a task", self.prepare)
-        # At learning rate 0 the weights stay as the seed draws them.
-        self.step("start", "Score random weights", lambda: self.pretrain("random", 20, 1, "lr=0"))
-        title = f"Pretrain for {self.updates:,} updates of 2,048 tokens in {PRECISION}"
-        self.step("pretraining", title, lambda: self.pretrain("pretrained", self.updates, 8))
-        self.step("fine_tuning", "Fine-tune from the pretrained encoder and from random weights", self.fine_tune)
-        self.step("masks", "Fill masks", self.fill_masks)
+        """Run all steps that are not finished yet; fine-tunings only if there is a task."""
+        runner = Runner([""], 0, None, retry_failed=True, dry_run=False)
+        runner.do(self.steps.jobs("text", "data", "start", "pretraining", "masks"))
+        if read_results(self.folder)["data"]["words"]:
+            runner._replace(slots=["", ""]).do(self.steps.jobs("fine-tuning"))
 
-    def collect(self) -> dict[str, Any]:
-        """Read the docstrings, or the user's files, and hold some out."""
-        documents = texts.documents_of_files(self.files) if self.files else texts.installed_docstrings()
-        number, characters = texts.write_text(documents, self.text)
-        line = f"{characters / 1e6:.1f} million characters in {number:,} documents"
-        return {"characters": characters, "documents": number, "lines": [line]}
-
-    def prepare(self) -> dict[str, Any]:
-        """Prepare the text for pretraining, and make the task."""
-        train, valid = self.text / "train.txt", self.text / "valid.txt"
-        # Pieces that the text can give and that five minutes of training see often enough to learn.
-        pieces = 2000 if train.stat().st_size >= 200_000 else 500
-        words = ["maelm", "prepare", "corpus", str(train), "--valid", str(valid), "--output", str(self.data)]
-        self.run({"prepare": [*words, "--vocabulary-size", str(pieces)]})
-        counts = json.loads((self.data / "manifest.json").read_text(encoding="utf-8"))["counts"]
-        lines = [f"{split}: {own['documents']:,} documents, {own['tokens']:,} tokens" for split, own in counts.items()]
-        results = {"tokens": {split: own["tokens"] for split, own in counts.items()}, "words": [], "lines": lines}
-        symbols = (self.data / "dict.txt").read_text(encoding="utf-8").splitlines()
-        task = texts.make_task(self.text, {line.partition(" ")[0] for line in symbols})
-        if not task:
-            lines.append("no task to fine-tune on: the text is too short, or has no words between spaces")
-            return results
-        results["words"] = texts.write_task(task, self.task)
-        lines.append(f"task: which of {len(results['words'])} words is missing? ({', '.join(results['words'])})")
-        lines.append(f"gaps: {len(task['train']):,} to train on, {len(task['valid']):,} of held-out text to test on")
-        return results
-
-    def pretrain(self, start: str, updates: int, validations: int, *settings: str) -> dict[str, Any]:
-        """Pretrain, and return the scores on held-out text at the end."""
-        interval = max(1, updates // validations)
-        words = ["maelm", "pretrain", str(self.data), "--output", str(self.checkpoints[start].parent), "--gpus", "0"]
-        words += ["--recipe", str(HERE / "recipe.yaml"), "--precision", PRECISION, "--verbose"]
-        words += ["--set", f"max-update={updates}", f"save-interval-updates={interval}", *settings]
-        self.run({start: words})
-        scores = [numbers for _, numbers in log_records(self.log(start), ["valid"])][-1]
-        accuracy, perplexity = scores["valid_accuracy"], scores["valid_ppl"]
-        masked = f"with {scores['valid_masked']:.0f} % of the tokens masked"
-        line = f"held-out text {masked}: accuracy {accuracy:.1f} %, perplexity {perplexity:,.1f}"
-        return {"accuracy": accuracy, "perplexity": perplexity, "lines": [line]}
-
-    def fine_tune(self) -> dict[str, Any]:
-        """Fine-tune from both starts with each seed; the runs differ in nothing else."""
-        words = self.results["data"]["words"]
-        if not words:
-            return {"accuracy": {}, "lines": ["skipped: there is no task (see above)"]}
-        names = {start: [f"fine_tuning_{start}_{seed}" for seed in range(1, self.seeds + 1)] for start in STARTS}
-        programs = {
-            name: fine_tuning(self.data, self.task, self.checkpoints[start], self.fine_tuning_updates, seed)
-            for start, own in names.items()
-            for seed, name in enumerate(own, 1)
-        }
-        self.run(programs, side_by_side=2)
-        accuracy = {start: [curve(self.log(name), *TEST)[-1][1] for name in own] for start, own in names.items()}
-        train, test = (texts.read_examples(self.task, split) for split in ("train", "valid"))
-        counting = {name: accuracy_of_counting(train, test, seen) for name, seen in COUNTED.items()}
-        lines = [
-            f"test accuracy from {STARTS[start]}: " + ", ".join(f"{value:.1f} %" for value in values)
-            for start, values in accuracy.items()
-        ]
-        lines += [f"test accuracy by counting {name}: {value:.1f} %" for name, value in counting.items()]
-        return {"accuracy": accuracy, "counting": counting, "chance": 100 / len(words), "lines": lines}
-
-    def fill_masks(self) -> dict[str, Any]:
-        """Fill the masks of a few sentences through the hub interface."""
+    def _sentences(self) -> list[str]:
+        """Return sentences with masks, of the user's text as many words as the model has positions for."""
+        if not self.files:
+            return list(SENTENCES)
         hub = fairseq_maelm.MaelmModel.from_pretrained(str(self.folder / "pretrained"), "checkpoint_last.pt")
         positions = hub.model.max_positions()
+        return texts.held_out_sentences(
+            self.folder / "text" / "valid.txt", lambda own: len(hub.encode(own)) <= positions
+        )
 
-        def fits(text: str) -> bool:
-            return len(hub.encode(text)) <= positions
+    def last_json(self, places: Places, log: Path) -> dict[str, Any]:
+        """Return what a program wrote."""
+        found: dict[str, Any] = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+        return found
 
-        held_out = texts.held_out_sentences(self.text / "valid.txt", fits) if self.files else SENTENCES
-        filled = [
-            {"text": text, "candidates": [[best.token, best.probability] for best in hub.fill_mask(text, topk=4)[0]]}
-            for text in held_out
-        ]
-        return {"filled": filled, "lines": [line for each in filled for line in mask_lines(each)]}
+    def make_task(self, places: Places, log: Path) -> dict[str, Any]:
+        """Make the task from prepared text; return numbers of tokens, the task's words, and what counting reaches."""
+        counts = json.loads((self.folder / "data" / "manifest.json").read_text(encoding="utf-8"))["counts"]
+        results = {"tokens": {split: own["tokens"] for split, own in counts.items()}, "words": [], "counting": {}}
+        symbols = (self.folder / "data" / "dict.txt").read_text(encoding="utf-8").splitlines()
+        task = texts.make_task(self.folder / "text", {line.partition(" ")[0] for line in symbols})
+        if task:
+            results["words"] = texts.write_task(task, self.folder / "task")
+            counted = {name: accuracy_of_counting(task["train"], task["valid"], seen) for name, seen in COUNTED.items()}
+            results["counting"] = counted
+        return results
+
+    def scores(self, places: Places, log: Path) -> dict[str, Any]:
+        """Return the scores on held-out text at the end of a pretraining, and the minutes that it took."""
+        found = [numbers for _, numbers in log_records(log, ["valid"])][-1]
+        minutes = sum(seconds for _, seconds in curve(log, "train_inner", "train_wall")) / 60
+        return {"accuracy": found["valid_accuracy"], "perplexity": found["valid_ppl"], "minutes": minutes}
+
+    def filled(self, places: Places, log: Path) -> dict[str, Any]:
+        """Return the sentences with the candidates for their masks."""
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+        return {"filled": lines}
+
+    def test_accuracy(self, places: Places, log: Path) -> dict[str, Any]:
+        """Return the accuracy after the last update of a fine-tuning."""
+        return {"accuracy": curve(log, *TEST)[-1][1]}
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """Return the results of all steps by the names of their logs."""
+    return {path.stem: read_json(path) or {} for path in sorted((folder / "logs").glob("*.json"))}
 
 
 def nearest_words(before: str, after: str) -> str:
@@ -223,15 +161,19 @@ def curve(log: Path, kind: str, metric: str) -> Curve:
 
 def mask_lines(filled: dict[str, Any]) -> list[str]:
     """Show a sentence and the candidates for its mask with their probabilities."""
-    candidates = ", ".join(f"{token} {100 * probability:.0f} %" for token, probability in filled["candidates"])
+    candidates = ", ".join(f"{each['token']} {100 * each['probability']:.0f} %" for each in filled["masks"][0])
     return [filled["text"], f"    {candidates}"]
+
+
+def test_accuracies(results: dict[str, Any]) -> dict[str, list[float]]:
+    """Return the test accuracies from each start, one for each seed; nothing if there is no task."""
+    own = {start: [name for name in results if name.startswith(f"fine_tuning_{start}_")] for start in STARTS}
+    return {start: [results[name]["accuracy"] for name in names] for start, names in own.items() if names}
 
 
 def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the results of all steps as rows of a name and a value."""
-    text, data, start, trained, tuning = (
-        results[name] for name in ("text", "data", "start", "pretraining", "fine_tuning")
-    )
+    text, data, start, trained = (results[name] for name in ("text", "data", "random", "pretrained"))
     held_out = "masked-token accuracy on held-out text (15 % masked)"
     rows = [
         ("text", f"{text['characters'] / 1e6:.1f} million characters, {text['documents']:,} documents"),
@@ -240,34 +182,33 @@ def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
         (f"{held_out}, after", f"{trained['accuracy']:.1f} %"),
         ("perplexity on held-out text, before", f"{start['perplexity']:,.0f}"),
         ("perplexity on held-out text, after", f"{trained['perplexity']:,.1f}"),
+        ("minutes of pretraining", f"{trained['minutes']:.1f}"),
     ]
-    for name, accuracy in tuning["accuracy"].items():
+    for name, accuracy in test_accuracies(results).items():
         spread = f" ({min(accuracy):.1f} to {max(accuracy):.1f}, {len(accuracy)} seeds)" if accuracy[1:] else ""
         rows.append((f"test accuracy from {STARTS[name]}", f"{mean(accuracy):.1f} %{spread}"))
-    if tuning["accuracy"]:
-        counting = tuning["counting"].items()
-        rows += [(f"test accuracy of logistic regression on {name}", f"{value:.1f} %") for name, value in counting]
-        rows.append(("test accuracy by guessing", f"{tuning['chance']:.1f} %"))
-    else:
-        rows.append(("fine-tuning task", "none: the text is too short, or has no words between spaces"))
-    minutes = {name: step["seconds"] / 60 for name, step in results.items()}
-    return [*rows, ("time", f"{sum(minutes.values()):.1f} minutes, {minutes['pretraining']:.1f} of pretraining")]
+    for name, value in data["counting"].items():
+        rows.append((f"test accuracy of logistic regression on {name}", f"{value:.1f} %"))
+    words = data["words"]
+    guessing = ("test accuracy by guessing", f"{100 / len(words):.1f} %") if words else None
+    return [*rows, guessing or ("fine-tuning task", "none: the text is too short, or has no words between spaces")]
 
 
-def write_summary(folder: Path, results: dict[str, Any]) -> str:
+def write_summary(folder: Path) -> str:
     """Write summary.md, summary.json and curves.png from the results of all steps and their logs; return the table."""
+    results = read_results(folder)
     draw_curves(folder / "logs", results, folder / "curves.png")
     write_json(folder / "summary.json", results)
     overview = markdown_table(["", ""], summary_rows(results))
     masks = "\n\n".join("\n".join(f"    {line}" for line in mask_lines(each)) for each in results["masks"]["filled"])
     (folder / "summary.md").write_text(f"{overview}\n\n{masks}\n", encoding="utf-8")
-    return f"{overview}\n\nthis table: {folder / 'summary.md'}\nthe curves: {folder / 'curves.png'}"
+    return f"{overview}\n\n{masks}\n\nthis summary: {folder / 'summary.md'}\nthe curves: {folder / 'curves.png'}"
 
 
 def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
     """Draw loss and accuracy of pretraining, and the test accuracy of fine-tuning if there was any."""
-    pyplot, tuning = import_pyplot(), results["fine_tuning"]
-    panels = 3 if tuning["accuracy"] else 2
+    pyplot, words, accuracies = import_pyplot(), results["data"]["words"], test_accuracies(results)
+    panels = 3 if accuracies else 2
     figure, axes = pyplot.subplots(1, panels, figsize=(4.7 * panels, 4.2), layout="constrained")
     labels = {"loss": "loss (bits per masked token)", "accuracy": "masked-token accuracy (%)"}
     for axis, (name, label) in zip(axes, labels.items()):
@@ -275,18 +216,18 @@ def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
         axis.plot(*zip(*train), color=_GRAY, linewidth=0.8, label="training text, 40 % masked")
         axis.plot(*zip(*held_out), color=_BLUE, marker="o", markersize=4, label="held-out text, 15 % masked")
         axis.set(title="Pretraining", xlabel="updates", ylabel=label)
-    for (start, accuracy), color in zip(tuning["accuracy"].items(), (_BLUE, _ORANGE)):
+    for (start, accuracy), color in zip(accuracies.items(), (_BLUE, _ORANGE)):
         curves = [curve(logs / f"fine_tuning_{start}_{seed}.log", *TEST) for seed in range(1, len(accuracy) + 1)]
         for each in curves:
             axes[2].plot(*zip(*each), color=color, alpha=0.3, linewidth=1)
         averages = [(points[0][0], mean(value for _, value in points)) for points in zip(*curves)]
         axes[2].plot(*zip(*averages), color=color, marker="o", markersize=4, label=f"from {STARTS[start]}")
-    if tuning["accuracy"]:
-        for (name, value), style in zip(tuning["counting"].items(), ("-", "-.")):
+    if accuracies:
+        for (name, value), style in zip(results["data"]["counting"].items(), ("-", "-.")):
             label = f"logistic regression on {name}"
             axes[2].axhline(value, color=_GRAY, linewidth=1, linestyle=style, label=label)
-        axes[2].axhline(tuning["chance"], color=_GRAY, linestyle="--", linewidth=1, label="guessing")
-        axes[2].set(title=f"Fine-tuning: which of {len(results['data']['words'])} words?", xlabel="updates")
+        axes[2].axhline(100 / len(words), color=_GRAY, linestyle="--", linewidth=1, label="guessing")
+        axes[2].set(title=f"Fine-tuning: which of {len(words)} words?", xlabel="updates")
         axes[2].set(ylabel="test accuracy (%)", ylim=(0, 100))
     for axis in axes:
         axis.legend(frameon=False)
@@ -331,7 +272,7 @@ def main(arguments: Sequence[str]) -> None:
         with study_folder(output, settings):
             quickstart = Quickstart(output, files, **own, seeds=args.seeds)
             quickstart.do()
-            print(f"\n{write_summary(output, quickstart.results)}")
+            print(f"\n{write_summary(output)}")
 
 
 if __name__ == "__main__":

@@ -10,19 +10,18 @@ import json
 import multiprocessing
 import os
 import re
+import sys
 import sysconfig
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tqdm import tqdm
 
 from fairseq_maelm.corpus import read_documents
 from fairseq_maelm.text.offsets import WORD_START
 
-_OWN_PACKAGE = "fairseq_maelm"
 # Tests say little in English, and what a package vendors is another package's text.
 _SKIPPED_FOLDERS = {"test", "tests", "_vendor", "vendor", "__pycache__", "site-packages", "dist-packages"}
 _PROSE_DIRECTIVES = {"note", "warning", "tip", "hint", "important", "caution", "attention"}
@@ -44,21 +43,12 @@ MOST_WORDS, SIDE, NEAREST = 10, 15, 3
 MOST_EXAMPLES = {"train": 200, "valid": 100}
 FEWEST_EXAMPLES = {"train": 30, "valid": 5}
 
-
-class Document(NamedTuple):
-    """The text of a module or of a part of the user's file; names are unique."""
-
-    name: str
-    paragraphs: tuple[str, ...]
+# The text of a module or of a part of the user's file: a unique name, and paragraphs.
+Document = tuple[str, Sequence[str]]
+Example = tuple[str, str, str]  # the text before the gap, the text after it, the word
 
 
 # Docstrings
-
-
-def is_prose(paragraph: str) -> bool:
-    """Return whether a paragraph is mostly words: at least five of them, and four fifths letters and spaces."""
-    letters = len(paragraph) - len(_NEITHER_LETTER_NOR_SPACE.findall(paragraph))
-    return len(paragraph.split()) >= 5 and letters >= 0.8 * len(paragraph)
 
 
 def paragraphs_of(docstring: str) -> list[str]:
@@ -66,39 +56,38 @@ def paragraphs_of(docstring: str) -> list[str]:
     paragraphs = []
     for block in "\n".join(_prose_lines(docstring)).split("\n\n"):
         text = _FOOTNOTE.sub("", _ROLE.sub(r"\1", " ".join(block.split()).replace("``", "`")))
-        paragraphs.append(" ".join(_STRONG.sub(lambda found: found[1] or found[2], text).replace("`", "").split()))
-    return [paragraph for paragraph in paragraphs if is_prose(paragraph)]
+        text = " ".join(_STRONG.sub(lambda found: found[1] or found[2], text).replace("`", "").split())
+        letters = len(text) - len(_NEITHER_LETTER_NOR_SPACE.findall(text))
+        if len(text.split()) >= 5 and letters >= 0.8 * len(text):
+            paragraphs.append(text)
+    return paragraphs
 
 
 def _prose_lines(docstring: str) -> Iterator[str]:
     """Yield the lines outside of code, stripped; an empty one ends a paragraph."""
     lines = docstring.expandtabs().splitlines()
-    skip_deeper_than: int | None = None
+    code_deeper_than: int | None = None
     in_fence = in_doctest = False
     for raw, following in zip(lines, [*(line.strip() for line in lines[1:]), ""]):
         line, indent = raw.strip(), len(raw) - len(raw.lstrip())
-        if _FENCE.match(line):
-            in_fence = not in_fence
-        if in_fence or _FENCE.match(line):
+        is_fence = bool(_FENCE.match(line))
+        in_fence ^= is_fence
+        if not (in_fence or is_fence):
+            if code_deeper_than is not None and line and indent <= code_deeper_than:
+                code_deeper_than = None
+            in_doctest = bool(line) and (in_doctest or line.startswith(">>>"))
+        if in_fence or is_fence or in_doctest or code_deeper_than is not None:
+            line = ""
+        elif directive := _DIRECTIVE.match(line):
             yield ""
-            continue
-        if skip_deeper_than is not None and line and indent <= skip_deeper_than:
-            skip_deeper_than = None
-        in_doctest = bool(line) and (in_doctest or line.startswith(">>>"))
-        if skip_deeper_than is not None or in_doctest:
-            yield ""
-            continue
-        directive = _DIRECTIVE.match(line)
-        if directive:
-            is_prose_inside = directive[1] in _PROSE_DIRECTIVES
-            skip_deeper_than = skip_deeper_than if is_prose_inside else indent
-            yield ""
-            yield line[directive.end() :].strip() if is_prose_inside else ""
-            continue
-        if line.endswith("::"):
-            skip_deeper_than, line = indent, line[:-1]
-        is_heading = len(following) >= min(len(line), 3) and bool(_UNDERLINE.match(following))
-        yield "" if is_heading or _UNDERLINE.match(line) or _LAYOUT.match(line) else line
+            line = line[directive.end() :].strip() if directive[1] in _PROSE_DIRECTIVES else ""
+            code_deeper_than = None if directive[1] in _PROSE_DIRECTIVES else indent
+        else:
+            if line.endswith("::"):
+                code_deeper_than, line = indent, line[:-1]
+            is_heading = len(following) >= min(len(line), 3) and _UNDERLINE.match(following)
+            line = "" if is_heading or _UNDERLINE.match(line) or _LAYOUT.match(line) else line
+        yield line
 
 
 def docstrings_of(source_code: str) -> list[str]:
@@ -122,20 +111,16 @@ def docstrings_of(source_code: str) -> list[str]:
 
 
 def installed_modules() -> list[tuple[str, Path]]:
-    """List name and file of every module that can be imported from source, in a fixed order."""
-    standard = Path(sysconfig.get_path("stdlib")).resolve()
+    """List name and file of every module that can be imported from source, in a fixed order, without this package's."""
     installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
-    found = [module for folder in (standard, *sorted(installed)) for module in _modules_below(folder)]
-    return [(name, path) for name, path in found if name.partition(".")[0] != _OWN_PACKAGE]
-
-
-def _modules_below(root: Path) -> list[tuple[str, Path]]:
     found = []
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
-        paths = [Path(folder, file) for file in files if file.endswith(".py")]
-        found += [(".".join(path.relative_to(root).with_suffix("").parts), path) for path in paths]
-    return sorted(found)
+    for root in (Path(sysconfig.get_path("stdlib")).resolve(), *sorted(installed)):
+        paths = []
+        for folder, folders, files in os.walk(root):
+            folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
+            paths += [Path(folder, file) for file in files if file.endswith(".py")]
+        found += sorted((".".join(path.relative_to(root).with_suffix("").parts), path) for path in paths)
+    return [(name, path) for name, path in found if name.partition(".")[0] != "fairseq_maelm"]
 
 
 def read_module(module: tuple[str, Path]) -> Document:
@@ -145,28 +130,25 @@ def read_module(module: tuple[str, Path]) -> Document:
         source_code = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         source_code = ""
-    return Document(name, tuple(each for text in docstrings_of(source_code) for each in paragraphs_of(text)))
-
-
-def without_repetitions(documents: Iterable[Document]) -> Iterator[Document]:
-    """Drop every paragraph that came before, for libraries copy docstrings, which would leak into held-out text."""
-    seen: set[str] = set()
-    for document in documents:
-        fresh = tuple(text for text in dict.fromkeys(document.paragraphs) if text not in seen)
-        seen.update(fresh)
-        if fresh:
-            yield Document(document.name, fresh)
+    return name, [each for text in docstrings_of(source_code) for each in paragraphs_of(text)]
 
 
 def installed_docstrings() -> Iterator[Document]:
-    """Yield the docstrings of the standard library and of all installed packages, one document a module."""
-    modules = installed_modules()
+    """Yield the docstrings of the standard library and of all installed packages, one document a module.
+
+    A paragraph that came before is dropped, for libraries copy docstrings, which would leak into held-out text.
+    """
+    modules, seen = installed_modules(), set[str]()
     with multiprocessing.Pool(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
         documents = pool.imap(read_module, modules, chunksize=32)
-        yield from without_repetitions(tqdm(documents, "reading docstrings", len(modules), unit=" modules"))
+        for name, paragraphs in tqdm(documents, "reading docstrings", len(modules), unit=" modules"):
+            fresh = [text for text in dict.fromkeys(paragraphs) if text not in seen]
+            seen.update(fresh)
+            if fresh:
+                yield name, fresh
 
 
-# The user's files
+# Any text
 
 
 def documents_of_files(paths: Sequence[Path]) -> Iterator[Document]:
@@ -176,7 +158,7 @@ def documents_of_files(paths: Sequence[Path]) -> Iterator[Document]:
         for paragraphs in read_documents(path):
             for first in range(0, len(paragraphs), _PARAGRAPHS_OF_DOCUMENT):
                 number += 1
-                yield Document(f"{place} {number}", tuple(paragraphs[first : first + _PARAGRAPHS_OF_DOCUMENT]))
+                yield f"{place} {number}", paragraphs[first : first + _PARAGRAPHS_OF_DOCUMENT]
 
 
 def held_out_sentences(text: Path, fits: Callable[[str], bool], count: int = 4) -> list[str]:
@@ -196,9 +178,6 @@ def held_out_sentences(text: Path, fits: Callable[[str], bool], count: int = 4) 
     return sentences[:: max(1, len(sentences) // count)][:count]
 
 
-# Division
-
-
 def share_of(name: str) -> float:
     """Return a number in [0, 1) that depends on the name alone, uniform over names."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") / 2**64
@@ -212,35 +191,22 @@ def write_text(documents: Iterable[Document], folder: Path) -> tuple[int, int]:
     Raises:
         ValueError: there are too few documents to hold some out.
     """
-    folder.mkdir(exist_ok=True)
-    counts, characters = Counter[bool](), 0
-    with (
-        open(folder / "train.txt", "w", encoding="utf-8") as train,
-        open(folder / "valid.txt", "w", encoding="utf-8") as valid,
-    ):
-        for document in documents:
-            held_out, text = share_of(document.name) < HELD_OUT, "\n".join(document.paragraphs) + "\n"
-            counts[held_out] += 1
-            characters += len(text)
-            (valid if held_out else train).write(text + "\n")
-    if len(counts) < 2:
+    texts: dict[str, list[str]] = {"train": [], "valid": []}
+    for name, paragraphs in documents:
+        texts["valid" if share_of(name) < HELD_OUT else "train"].append("\n".join(paragraphs) + "\n")
+    number, characters = sum(map(len, texts.values())), sum(len(text) for own in texts.values() for text in own)
+    if not all(texts.values()):
         raise ValueError(
-            f"the text holds {counts.total()} documents, too few to hold some out for validation: give more text, with "
-            "a blank line between documents"
+            f"the text holds {number} documents, too few to hold some out for validation: give more text, with a blank "
+            "line between documents"
         )
-    return counts.total(), characters
+    folder.mkdir(exist_ok=True)
+    for split, own in texts.items():
+        (folder / f"{split}.txt").write_text("".join(f"{text}\n" for text in own), encoding="utf-8")
+    return number, characters
 
 
 # The task
-
-Example = tuple[str, str, str]  # the text before the gap, the text after it, the word
-
-
-def frequent_words(paragraphs: Iterable[str], pieces: Container[str]) -> list[str]:
-    """Return the most frequent words that are lower case and one piece of the vocabulary, the most frequent first."""
-    counts = Counter(word for text in paragraphs for word in text.split() if word.isalpha() and word.islower())
-    known = (word for word, _ in counts.most_common() if WORD_START + word in pieces)
-    return [word for _, word in zip(range(MOST_WORDS), known)]
 
 
 def examples_of(paragraph: str, words: Container[str]) -> Iterator[Example]:
@@ -255,9 +221,13 @@ def examples_of(paragraph: str, words: Container[str]) -> Iterator[Example]:
 
 
 def make_task(text: Path, pieces: Container[str]) -> dict[str, list[Example]]:
-    """Draw equally many gaps of each frequent word from train.txt and valid.txt; nothing if there are too few."""
+    """Draw equally many gaps of each frequent word from train.txt and valid.txt; nothing if there are too few.
+
+    The words are lower case, and one piece of the vocabulary.
+    """
     paragraphs = {split: (text / f"{split}.txt").read_text(encoding="utf-8").splitlines() for split in MOST_EXAMPLES}
-    words = frequent_words(paragraphs["train"], pieces)
+    counts = Counter(word for each in paragraphs["train"] for word in each.split() if word.isalpha() and word.islower())
+    words = [word for word, _ in counts.most_common() if WORD_START + word in pieces][:MOST_WORDS]
     pools: dict[str, dict[str, set[Example]]] = {split: defaultdict(set) for split in MOST_EXAMPLES}
     for split, own in paragraphs.items():
         for example in (example for paragraph in own for example in examples_of(paragraph, set(words))):
@@ -285,16 +255,13 @@ def write_task(task: dict[str, list[Example]], folder: Path) -> list[str]:
         lines = "".join("\t".join(example) + "\n" for example in examples)
         (folder / f"{split}.tsv").write_text(lines, encoding="utf-8")
     words = sorted({word for _, _, word in task["train"]})
-    prompt = {
-        "template": "*cls**sent_0**mask**+sent_1**sep*",
-        "label_words": {word: word for word in words},
-        "max_length": 64,
-    }
+    label_words = {word: word for word in words}
+    prompt = {"template": "*cls**sent_0**mask**+sent_1**sep*", "label_words": label_words, "max_length": 64}
     (folder / "prompt.json").write_text(json.dumps(prompt, indent=1, ensure_ascii=False), encoding="utf-8")
     return words
 
 
-def read_examples(folder: Path, split: str) -> list[Example]:
-    """Read a table that ``write_task`` wrote."""
-    lines = (folder / f"{split}.tsv").read_text(encoding="utf-8").splitlines()
-    return [(before, after, word) for before, after, word in (line.split("\t") for line in lines)]
+if __name__ == "__main__":
+    output, *given = map(Path, sys.argv[1:])
+    count, length = write_text(documents_of_files(given) if given else installed_docstrings(), output)
+    print(json.dumps({"characters": length, "documents": count}))

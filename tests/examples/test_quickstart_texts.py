@@ -10,7 +10,6 @@ QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart"
 sys.path.insert(0, str(QUICKSTART))
 
 import texts  # noqa: E402
-from texts import Document  # noqa: E402
 
 NUMPY_STYLE = """Return the sorted copy of
 an array, as :func:`numpy.sort` does.
@@ -88,18 +87,15 @@ def test_installed_modules_are_this_installations() -> None:
 
 
 def test_documents_are_held_out_whole_by_their_names(tmp_path: Path) -> None:
-    documents = [Document(f"module{number}", (f"first {number}", f"second {number}")) for number in range(400)]
+    documents = [(f"module{number}", (f"first {number}", f"second {number}")) for number in range(400)]
     number, characters = texts.write_text(documents, tmp_path)
-    held_out = {document.name for document in documents if texts.share_of(document.name) < texts.HELD_OUT}
+    held_out = {name for name, _ in documents if texts.share_of(name) < texts.HELD_OUT}
     written = {split: (tmp_path / f"{split}.txt").read_text(encoding="utf-8") for split in ("train", "valid")}
     assert number == 400 and characters == sum(map(len, written.values())) - 400
     assert 0 < len(held_out) < 30
-    for document in documents:
-        text = "\n".join(document.paragraphs) + "\n\n"
-        assert (text in written["valid"], text in written["train"]) == (
-            document.name in held_out,
-            document.name not in held_out,
-        )
+    for name, paragraphs in documents:
+        text = "\n".join(paragraphs) + "\n\n"
+        assert (text in written["valid"], text in written["train"]) == (name in held_out, name not in held_out)
 
 
 def test_a_gap_has_words_on_both_sides_and_comes_once_in_a_piece() -> None:
@@ -129,7 +125,8 @@ def test_task_is_balanced_and_tested_on_held_out_text(tmp_path: Path) -> None:
     assert set(task) == {"train", "valid"}
     assert texts.write_task(task, tmp_path / "task") == ["far", "near"]
     for split, count in (("train", texts.MOST_EXAMPLES["train"]), ("valid", 20)):
-        examples = texts.read_examples(tmp_path / "task", split)
+        lines = (tmp_path / "task" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()
+        examples = [tuple(line.split("\t")) for line in lines]
         assert examples == task[split] and len(set(examples)) == len(examples)
         assert Counter(word for *_, word in examples) == {"near": count, "far": count}
         assert all(before.startswith(split) for before, *_ in examples)
