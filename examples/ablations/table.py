@@ -6,7 +6,7 @@ python examples/ablations/table.py OUTPUT
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, median
@@ -20,40 +20,15 @@ from study import words_of
 
 from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.studies.engine import read_json
-from fairseq_maelm.studies.folder import SETTINGS
+from fairseq_maelm.studies.folder import read_settings
 from fairseq_maelm.studies.tables import markdown_table
 
-MISSING = "–"
 _ANSWERS = ("exact", "answer_f1")
 PLACES = {"fine-tuning": lambda places: words_of(places["plan"]["fine-tuning"])}
-
-
-class Row(NamedTuple):
-    """A row of plan.yaml: group and setting in the paper, its GLUE average, and the share of masks that stay."""
-
-    name: str
-    group: str
-    setting: str
-    paper: float | None = None
-    delta: float | None = None
-    same: str = ""
-
-
-_PLAN = yaml.safe_load((Path(__file__).parent / "plan.yaml").read_text(encoding="utf-8"))
-ROWS = {
-    name: Row(name, own["group"], own["setting"], own.get("paper"), own.get("delta"), own.get("same-as", ""))
-    for name, own in _PLAN["rows"].items()
-}
-
-
-def pretraining_marker(folder: Path, row: str) -> Path:
-    """Return the file that gets the result of a pretraining, or the reason of its failure."""
-    return folder / "runs" / row / "pretraining.json"
-
-
-def fine_tuning_marker(folder: Path, row: str, task: str, seed: int) -> Path:
-    """Return the file that gets the result of a fine-tuning, or the reason of its failure."""
-    return folder / "runs" / row / task / f"seed_{seed}.json"
+# Row -> group and setting in the paper, its GLUE average, the share of masks that stay, and the row that is the same.
+ROWS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "plan.yaml").read_text(encoding="utf-8"))[
+    "rows"
+]
 
 
 class Task(NamedTuple):
@@ -69,17 +44,12 @@ class Task(NamedTuple):
     scores: list[float]
     failed: int
     seeds: int
-    answers: bool = False
+    answers: bool
 
     @property
     def median(self) -> float | None:
         """Over the finished seeds."""
         return median(self.scores) if self.scores else None
-
-    @property
-    def complete(self) -> bool:
-        """True if every seed has a score."""
-        return len(self.scores) == self.seeds
 
     def __str__(self) -> str:
         missing = self.seeds - len(self.scores) - self.failed
@@ -88,67 +58,48 @@ class Task(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A row with what was measured.
+    """A row with what was measured: tasks by name, loss in bits and updates a second of the pretraining, its state."""
 
-    Attributes:
-        row: of the study.
-        tasks: by name.
-        loss: on held-out text after pretraining, in bits per predicted token.
-        speed: updates a second in pretraining.
-        state: "" if pretraining is finished, otherwise what is the matter.
-    """
-
-    row: Row
+    name: str
     tasks: dict[str, Task]
     loss: float | None
     speed: float | None
-    state: str
+    state: str  # "" if pretraining is finished, otherwise what is the matter
 
     @property
     def average(self) -> float | None:
         """Of the medians over the tasks of sentences, None unless every seed of every one has a score."""
         tasks = [task for task in self.tasks.values() if not task.answers]
-        medians = [task.median for task in tasks if task.complete]
-        found = [value for value in medians if value is not None]
-        return mean(found) if found and len(found) == len(tasks) else None
+        complete = tasks and all(len(task.scores) == task.seeds for task in tasks)
+        return mean(median(task.scores) for task in tasks) if complete else None
 
 
 def collect(folder: Path) -> list[Result]:
     """Read what a study's folder holds."""
-    settings = read_json(folder / SETTINGS)
-    if settings is None:
-        raise SystemExit(f"{folder} is not an ablation study: there is no {SETTINGS}")
-    return [_result(folder, row, settings) for name, row in ROWS.items() if name in settings["rows"]]
+    settings = read_settings(folder)
+    found = []
+    for name in (name for name in ROWS if name in settings["rows"]):
+        tasks = {}
+        for task, own in settings["tasks"].items():
+            paths = [folder / "runs" / name / task / f"seed_{seed + 1}.json" for seed in range(settings["seeds"])]
+            markers = [marker for path in paths if (marker := read_json(path)) is not None]
+            scores = [float(marker["score"]) for marker in markers if "failed" not in marker]
+            tasks[task] = Task(scores, len(markers) - len(scores), len(paths), own.get("metric") in _ANSWERS)
+        pretraining = read_json(folder / "runs" / name / "pretraining.json")
+        state = "not finished" if pretraining is None else f"failed: {pretraining.get('failed', '')}"
+        state = "" if pretraining is not None and "failed" not in pretraining else state
+        own = pretraining or {}
+        found.append(Result(name, tasks, own.get("loss"), own.get("updates_per_second"), state))
+    return found
 
 
-def _result(folder: Path, row: Row, settings: dict[str, Any]) -> Result:
-    pretraining = read_json(pretraining_marker(folder, row.name))
-    seeds = range(1, settings["seeds"] + 1)
-    tasks = {}
-    for task in settings["tasks"]:
-        markers = [read_json(fine_tuning_marker(folder, row.name, task, seed)) for seed in seeds]
-        found = [marker for marker in markers if marker is not None]
-        scores = [float(marker["score"]) for marker in found if "failed" not in marker]
-        answers = settings["tasks"][task].get("metric") in _ANSWERS
-        tasks[task] = Task(scores, len(found) - len(scores), len(seeds), answers)
-    if pretraining is None:
-        return Result(row, tasks, None, None, "not finished")
-    state = f"failed: {pretraining['failed']}" if "failed" in pretraining else ""
-    return Result(row, tasks, pretraining.get("loss"), pretraining.get("updates_per_second"), state)
-
-
-def difference(value: float | None, reference: float | None) -> float | None:
-    """Return the difference of a value and a reference, or None if one is missing."""
-    return None if value is None or reference is None else value - reference
+def difference(value: float | None, reference: float | None) -> str:
+    """Return the difference of a value and a reference, or a dash if one is missing."""
+    return _number(None if value is None or reference is None else value - reference, "+.1f")
 
 
 def _number(value: float | None, form: str = ".1f") -> str:
-    return MISSING if value is None else format(value, form)
-
-
-def reference_average(results: Iterable[Result]) -> float | None:
-    """Return the average of the row with which all others are compared."""
-    return next((result.average for result in results if result.row.name == "maelm"), None)
+    return "–" if value is None else format(value, form)
 
 
 def main_table(results: Sequence[Result]) -> str:
@@ -156,16 +107,16 @@ def main_table(results: Sequence[Result]) -> str:
     tasks = list(results[0].tasks) if results else []
     head = ["group", "setting", "row", "paper: GLUE", "paper: to MAE-LM"]
     head += [*tasks, "average", "to MAE-LM", "bits", "updates/s", ""]
+    reference = next((result.average for result in results if result.name == "maelm"), None)
     lines = []
-    reference, paper = reference_average(results), ROWS["maelm"].paper
     for result in results:
-        row = result.row
+        row = ROWS[result.name]
+        paper = row.get("paper")
         lines.append(
             [
-                *(row.group, row.setting, row.name),
-                *(_number(row.paper), _number(difference(row.paper, paper), "+.1f")),
-                *map(str, result.tasks.values()),
-                *(_number(result.average), _number(difference(result.average, reference), "+.1f")),
+                *(row["group"], row["setting"], result.name),
+                *(_number(paper), difference(paper, ROWS["maelm"]["paper"]), *map(str, result.tasks.values())),
+                *(_number(result.average), difference(result.average, reference)),
                 *(_number(result.loss, ".3f"), _number(result.speed, ".2f"), result.state),
             ]
         )
@@ -177,22 +128,21 @@ def transition(results: Sequence[Result]) -> list[Result]:
 
     The end is taken from the row that computes the same where its own was not asked for.
     """
-    by_name = {result.row.name: result for result in results}
+    by_name = {result.name: result for result in results}
     for name, row in ROWS.items():
-        if row.same in by_name and name not in by_name:
-            by_name[name] = by_name[row.same]._replace(row=row)
-    series = [(result.row.delta, result) for result in by_name.values() if result.row.delta is not None]
-    return [result for _, result in sorted(series, key=lambda pair: pair[0])]
+        if row.get("same-as") in by_name and name not in by_name:
+            by_name[name] = by_name[row["same-as"]]._replace(name=name)
+    series = [result for name, result in by_name.items() if "delta" in ROWS[name]]
+    return sorted(series, key=lambda result: ROWS[result.name]["delta"])
 
 
 def transition_table(series: Sequence[Result]) -> str:
     """Return the series of Figure 4 in Markdown."""
-    tasks = list(series[0].tasks) if series else []
     lines = []
     for result in series:
         measured = [*map(str, result.tasks.values()), _number(result.average), _number(result.loss, ".3f")]
-        lines.append([_number(result.row.delta, "g"), _number(result.row.paper), *measured])
-    return markdown_table(["delta", "paper: GLUE", *tasks, "average", "bits"], lines)
+        lines.append([f"{ROWS[result.name]['delta']:g}", _number(ROWS[result.name].get("paper")), *measured])
+    return markdown_table(["delta", "paper: GLUE", *series[0].tasks, "average", "bits"], lines)
 
 
 def draw_transition(series: Sequence[Result], path: Path) -> None:
@@ -207,7 +157,7 @@ def draw_transition(series: Sequence[Result], path: Path) -> None:
     pyplot = import_pyplot()
     figure, axes = pyplot.subplots(1, len(curves), figsize=(4.5 * len(curves), 3.6), squeeze=False)
     for axis, (name, scores) in zip(axes[0], curves.items()):
-        points = [(result.row.delta, score) for result, score in zip(series, scores) if score is not None]
+        points = [(ROWS[result.name]["delta"], score) for result, score in zip(series, scores) if score is not None]
         axis.plot(*zip(*points), "o-")
         axis.set(xlabel="delta: share of masks that the encoder sees", ylabel=name)
         axis.grid(alpha=0.3)
@@ -217,16 +167,15 @@ def draw_transition(series: Sequence[Result], path: Path) -> None:
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:
     """Write everything that was measured, an empty field where there is nothing."""
-    tasks = list(results[0].tasks) if results else []
-    columns = ["row", "group", "setting", "delta", "paper_glue", "average", "bits", "updates_per_second", "state"]
-    for task in tasks:
-        columns += [f"{task}_{figure}" for figure in ("median", "lowest", "highest", "scores", "failed")]
     with open(path, "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        writer.writerow(columns)
+        tasks = list(results[0].tasks) if results else []
+        own = [f"{task}_{name}" for task in tasks for name in ("median", "lowest", "highest", "scores", "failed")]
+        names = ["row", "group", "setting", "delta", "paper_glue", "average", "bits", "updates_per_second", "state"]
+        writer.writerow([*names, *own])
         for result in results:
-            row = result.row
-            line: list[Any] = [row.name, row.group, row.setting, row.delta, row.paper, result.average]
+            row = ROWS[result.name]
+            line = [result.name, row["group"], row["setting"], row.get("delta"), row.get("paper"), result.average]
             line += [result.loss, result.speed, result.state]
             for task in result.tasks.values():
                 ends = [min(task.scores), max(task.scores)] if task.scores else [None, None]
@@ -235,14 +184,9 @@ def write_csv(path: Path, results: Sequence[Result]) -> None:
 
 
 def write(folder: Path) -> str:
-    """Write table.md, table.csv and figure_4.csv, with matplotlib also figure_4.png, from what is finished.
-
-    Returns:
-        the Markdown.
-    """
+    """Write table.md, table.csv and figure_4.csv, with matplotlib also figure_4.png; return the Markdown."""
     results = collect(folder)
-    text = [main_table(results)]
-    series = transition(results)
+    text, series = [main_table(results)], transition(results)
     if len(series) > 1:
         text += ["Figure 4: from MAE-LM (0) to masked language modeling with a decoder (1)", transition_table(series)]
         write_csv(folder / "figure_4.csv", series)

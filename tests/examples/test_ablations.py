@@ -107,26 +107,6 @@ def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
             )
 
 
-def test_rows_change_nothing_else(toy_data: Path, tmp_path: Path) -> None:
-    """Without a row's own options its command line is that of MAE-LM."""
-    changes = [*TINY, "mask-prob=0.4", "random-token-prob=0.1"]
-    args = arguments(toy_data, tmp_path / "study", "--rows", *ROWS, changes=changes)
-    plain, plan = pretraining(args, "maelm"), args.plan.content
-    assert plain[plain.index("--mask-prob") + 1] == "0.4" and plain[plain.index("--random-token-prob") + 1] == "0.1"
-    same = study.same_rows(plan)
-    for name, row in ROWS.items():
-        options = study.row_options(plan, name)
-        own = {key: value for key, value in options.items() if study.row_options(plan, "maelm").get(key) != value}
-        assert bool(own) == ("maelm" not in (name, same.get(name)))
-        assert own.items() >= row.get("options", {}).items()
-        words = [word.replace(f"/{name}/", "/maelm/") for word in pretraining(args, name)]
-        for key, value in own.items():
-            place = words.index(f"--{key}")
-            assert words[place + 1] == str(value)
-            del words[place : place + 2]
-        assert words == plain
-
-
 def test_rows_that_are_run_unless_others_are_named(toy_data: Path, tmp_path: Path) -> None:
     args = arguments(toy_data, tmp_path / "study")
     depths = {f"decoder_{layers}" for layers in ("1_layer", "2_layers", "4_layers", "6_layers")}
@@ -143,71 +123,51 @@ def test_paper_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "more", "narrow", "wide"),
+    ("arch", "more", "layers", "narrow", "wide"),
     [
-        ("maelm_base", [], (512, 2048, 8), (1024, 4096, 16)),
-        ("maelm_small", [], (256, 1024, 4), (512, 2048, 8)),
-        ("maelm_tiny", [], (88, 352, 1), (168, 672, 3)),
-        ("maelm_large_plus_plus", [], (704, 2816, 11), (1344, 5376, 21)),
-        (
-            "maelm_tiny",
-            ["encoder-embed-dim=768", "encoder-attention-heads=12"],
-            (512, 341, 8),
-            (1024, 683, 16),
-        ),
+        ("maelm_base", [], [2, 6, 1, None, 12], (512, 2048, 8), (1024, 4096, 16)),
+        ("maelm_small", [], [1, 3, 1, None, 6], (256, 1024, 4), (512, 2048, 8)),
+        ("maelm_large_plus_plus", [], [None, 12, 2, 8, 24], (704, 2816, 11), (1344, 5376, 21)),
+        ("maelm_tiny", ["encoder-layers=12"], [2, 6, None, 4, 12], (88, 352, 1), (168, 672, 3)),
+        ("maelm_tiny", ["encoder-embed-dim=768", "encoder-attention-heads=12"], [None, None, None, None, 2],
+         (512, 341, 8), (1024, 683, 16)),
     ],
-)
-def test_decoder_widths_of_any_size(arch: str, more: list[str], narrow: tuple[int, ...], wide: tuple[int, ...]) -> None:
-    for name, expected in (("decoder_512_wide", narrow), ("decoder_1024_wide", wide)):
-        options = study.row_options(size(arch, *more), name)
-        fields = ("decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads")
-        assert tuple(options[field] for field in fields) == expected
-        assert expected[0] % expected[2] == 0
-
-
-@pytest.mark.parametrize(
-    ("arch", "more", "layers"),
-    [
-        ("maelm_base", [], [2, 6, 1, None, 12]),
-        ("maelm_base", ["decoder-layers=2"], [2, 6, 1, 4, 12]),
-        ("maelm_small", [], [1, 3, 1, None, 6]),
-        ("maelm_large_plus_plus", [], [None, 12, 2, 8, 24]),
-        ("maelm_tiny", [], [None, None, None, None, 2]),
-        ("maelm_tiny", ["encoder-layers=12"], [2, 6, None, 4, 12]),
-    ],
-)
-def test_decoder_depths_of_any_size(arch: str, more: list[str], layers: list[int | None]) -> None:
-    """Of the encoder's depth the same part as in the paper; no option where that is the size's own."""
+)  # fmt: skip
+def test_decoders_of_any_size(
+    arch: str, more: list[str], layers: list[int | None], narrow: tuple[int, ...], wide: tuple[int, ...]
+) -> None:
+    """Of the encoder's depth and width the same part as in the paper; no option where that is the size's own."""
     plan = size(arch, *more)
     depths = [name for name in ROWS if name.endswith(("_layer", "_layers"))]
     assert [study.row_options(plan, name).get("decoder-layers") for name in depths] == layers
+    for name, expected in (("decoder_512_wide", narrow), ("decoder_1024_wide", wide)):
+        options = study.row_options(plan, name)
+        fields = ("decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads")
+        assert tuple(options[field] for field in fields) == expected
 
 
 # The table
 
 
-def write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(path, content)
-
-
 def write_study(folder: Path) -> None:
-    """A study of five rows and two tasks with three seeds; one row failed, one lost a seed, one is not finished."""
+    """A study of five rows and three tasks with three seeds; one row failed, one lost a seed, one is not finished."""
     names = ["maelm", "mlm", "mlm_decoder", "reset", "delta_0.5"]
-    settings = {"rows": {name: [] for name in names}, "tasks": {"A": {}, "B": {}}, "seeds": 3}
-    write_json(folder / store.SETTINGS, settings)
-    for name, a, b in (
-        ("maelm", [80.0, 90.0, 81.0], [60.0, 70.0, 50.0]),
-        ("mlm_decoder", [70.0, 71.0, 72.0], [None, 50.0, 52.0]),
-        ("delta_0.5", [75.0, 76.0, 77.0], [55.0]),
+    tasks_ = {"A": {}, "B": {}, "SQuAD": {"metric": "exact"}}
+    files: dict[str, Any] = {"settings": {"rows": dict.fromkeys(names, []), "tasks": tasks_, "seeds": 3}}
+    files["runs/mlm/pretraining"] = {"failed": "diverged | nan"}
+    for name, *scores in (
+        ("maelm", [80.0, 90.0, 81.0], [60.0, 70.0, 50.0], [40.0]),
+        ("mlm_decoder", [70.0, 71.0, 72.0], [None, 50.0, 52.0], []),
+        ("delta_0.5", [75.0, 76.0, 77.0], [55.0], []),
     ):
-        loss = {"loss": 9.25, "updates_per_second": 1.5}
-        write_json(table.pretraining_marker(folder, name), loss)
-        for task, scores in (("A", a), ("B", b)):
-            for seed, score in enumerate(scores, 1):
+        files[f"runs/{name}/pretraining"] = {"loss": 9.25, "updates_per_second": 1.5}
+        for task, own in zip(tasks_, scores):
+            for seed, score in enumerate(own, 1):
                 result = {"failed": "exit status 1"} if score is None else {"score": score}
-                write_json(table.fine_tuning_marker(folder, name, task, seed), result)
-    write_json(table.pretraining_marker(folder, "mlm"), {"failed": "diverged | nan"})
+                files[f"runs/{name}/{task}/seed_{seed}"] = result
+    for file, result in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        atomic.write_json(folder / f"{file}.json", result)
 
 
 def cells(line: str) -> list[str]:
@@ -219,10 +179,11 @@ def test_table_beside_the_paper(tmp_path: Path) -> None:
     first, second, _ = table.write(tmp_path).split("\n\n", 2)
     lines = {cells(line)[2]: cells(line) for line in first.splitlines()}
     paper = ["Original", "MAE-LM", "maelm", "86.1", "+0.0"]
-    assert lines["maelm"] == [*paper, "81.0", "60.0", "70.5", "+0.0", "9.250", "1.50", ""]
-    assert lines["mlm_decoder"][3:9] == ["85.1", "-1.0", "71.0", "51.0 (1 failed)", "–", "–"]
-    assert lines["delta_0.5"][3:9] == ["–", "–", "76.0", "55.0 (2 not run)", "–", "–"]
-    assert lines["mlm"][5:] == ["– (3 not run)", "– (3 not run)", "–", "–", "–", "–", "failed: diverged / nan"]
+    # Answers to questions are not in the average.
+    assert lines["maelm"] == [*paper, "81.0", "60.0", "40.0 (2 not run)", "70.5", "+0.0", "9.250", "1.50", ""]
+    assert lines["mlm_decoder"][3:7] == ["85.1", "-1.0", "71.0", "51.0 (1 failed)"] and lines["mlm_decoder"][8] == "–"
+    assert lines["delta_0.5"][3:7] == ["–", "–", "76.0", "55.0 (2 not run)"]
+    assert lines["mlm"][5] == "– (3 not run)" and lines["mlm"][8:] == ["–", "–", "–", "–", "failed: diverged / nan"]
     assert lines["reset"][-1] == "not finished"
     assert second.startswith("Figure 4")
     assert (tmp_path / "table.md").read_text(encoding="utf-8").startswith(first)
@@ -232,22 +193,10 @@ def test_table_beside_the_paper(tmp_path: Path) -> None:
     ends = ("A_median", "A_lowest", "A_highest", "A_scores", "average", "paper_glue")
     assert [written["maelm"][name] for name in ends] == ["81.0", "80.0", "90.0", "80 90 81", "70.5", "86.1"]
     assert [written["mlm_decoder"][name] for name in ("B_scores", "B_failed", "average")] == ["50 52", "1", ""]
-    assert written["mlm"]["state"] == "failed: diverged | nan" and written["mlm"]["A_median"] == ""
-
-
-def test_answers_have_columns_of_their_own_beside_the_average(tmp_path: Path) -> None:
-    """Figure 4 shows the GLUE average and SQuAD's EM, each by itself."""
-    tasks_ = {"A": {"metric": "accuracy"}, "SQuAD": {"metric": "exact"}}
-    write_json(tmp_path / store.SETTINGS, {"rows": {"maelm": [], "delta_0.5": []}, "tasks": tasks_, "seeds": 1})
-    for name, a, answers in (("maelm", 80.0, 40.0), ("delta_0.5", 70.0, 30.0)):
-        write_json(table.pretraining_marker(tmp_path, name), {"loss": 9.25})
-        for task, score in (("A", a), ("SQuAD", answers)):
-            write_json(table.fine_tuning_marker(tmp_path, name, task, 1), {"score": score})
-    text = table.write(tmp_path)
-    assert cells(text.split("\n\n")[0].splitlines()[3])[5:9] == ["70.0", "30.0", "70.0", "-10.0"]
+    # The end of Figure 4 is the row that computes the same; tasks of questions are drawn by themselves.
     with open(tmp_path / "figure_4.csv", encoding="utf-8") as stream:
-        series = [(line["delta"], line["average"], line["SQuAD_median"]) for line in csv.DictReader(stream)]
-    assert series == [("0.0", "80.0", "40.0"), ("0.5", "70.0", "30.0")]
+        series = [(line["row"], line["delta"], line["SQuAD_median"]) for line in csv.DictReader(stream)]
+    assert series == [("maelm", "0.0", "40.0"), ("delta_0.5", "0.5", ""), ("delta_1", "1.0", "")]
     assert (tmp_path / "figure_4.png").read_bytes().startswith(b"\x89PNG")
 
 
