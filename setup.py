@@ -98,7 +98,10 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["fairseq_maelm", "fairseq_maelm.*"]),
     package_data={
-        "fairseq_maelm": ["py.typed", "finetuning/recipes/*.yaml", "pretraining_recipes/*.yaml", "pretrained/*/*"]
+        "fairseq_maelm": [
+            *("py.typed", "finetuning/recipes/*.yaml", "pretraining_recipes/*.yaml", "pretrained/*/*"),
+            "interop/export/*.md",
+        ]
     },
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,

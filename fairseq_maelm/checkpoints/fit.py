@@ -27,7 +27,8 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     """Prepare a state dictionary for strict loading, in place.
 
     The decoder and the LM head are dropped if the model has neither (fine-tuning). A checkpoint without a decoder, such
-    as an imported MLM, gives its encoder and LM head to a model with one, and begins its decoder.
+    as an imported MLM, gives its encoder and LM head to a model with one, and begins its decoder; one without decoder,
+    LM head and fine-tuned head, such as an imported sentence encoder, gives its encoder.
     Classification heads that the model lacks or has in another size are dropped; heads that the checkpoint lacks keep
     their random weights.
 
@@ -36,12 +37,16 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     """
     if model.lm_head is None:
         _drop(state_dict, [key for key in state_dict if key.startswith(_PREDICTION)], "not needed for fine-tuning")
-    elif not any(key.startswith("lm_head.") for key in state_dict):
-        raise ValueError(
-            "the checkpoint has no LM head because it was fine-tuned: continue pretraining from a pretrained checkpoint"
-        )
-    elif model.decoder is not None and not any(key.startswith("decoder.") for key in state_dict):
-        _begin_decoder(model, state_dict)
+    else:
+        parts = {"decoder": model.decoder is not None, "LM head": True}
+        lacking = [part for part, needed in parts.items() if needed and not _has(state_dict, part)]
+        if "LM head" in lacking and classification_heads(state_dict):
+            raise ValueError(
+                "the checkpoint has no LM head because it was fine-tuned: continue pretraining from a pretrained "
+                "checkpoint"
+            )
+        if lacking:
+            _begin_prediction(model, state_dict, lacking)
     _fit_heads(model, state_dict)
     _check_settings(model, state_dict)
     _check_shapes(model, state_dict)
@@ -162,24 +167,26 @@ def _drop(state_dict: dict[str, Tensor], keys: list[str], reason: str) -> None:
         del state_dict[key]
 
 
-def _begin_decoder(model: Any, state_dict: dict[str, Tensor]) -> None:
-    """Add a decoder to a checkpoint that has none, and parts of the LM head that depend on its width.
+def _has(state_dict: dict[str, Tensor], part: str) -> bool:
+    prefix = {"decoder": "decoder.", "LM head": "lm_head."}[part]
+    return any(key.startswith(prefix) for key in state_dict)
+
+
+def _begin_prediction(model: Any, state_dict: dict[str, Tensor], lacking: list[str]) -> None:
+    """Add a decoder or an LM head to a checkpoint without it, and parts of the LM head that depend on its width.
 
     The decoder begins as a copy of the encoder's last layers that read the whole sequence: it then predicts from the
     first updates on, and the encoder does not unlearn what its states mean (examples/adaptation/README.md).
     """
     own = {key: weight for key, weight in model.state_dict().items() if key.startswith(_PREDICTION)}
-    begun = [
-        key
-        for key in own
-        if key.startswith("decoder.") or getattr(state_dict.get(key), "shape", None) != own[key].shape
-    ]
+    begun = [key for key in own if key not in state_dict or state_dict[key].shape != own[key].shape]
     _drop(state_dict, [key for key in state_dict if key.startswith("lm_head.") and key not in own], "of another width")
-    copies = _copies_of_encoder(model, own, state_dict)
+    copies = _copies_of_encoder(model, own, state_dict) if "decoder" in lacking else {}
     state_dict.update({key: copies.get(key, own[key]) for key in begun})
     copied, parameters = (sum(own[key].numel() for key in keys) for keys in (copies, begun))
     logger.info(
-        "the checkpoint has no decoder: the model gets one, with %s of %s parameters from the encoder's last layers",
+        "the checkpoint has no %s: the model gets a new one, with %s of %s parameters from the encoder's last layers",
+        " and no ".join(lacking),
         f"{copied:,}",
         f"{parameters:,}",
     )

@@ -36,11 +36,11 @@ def continue_from(
         general_data: folders of general text that limit forgetting, separated by colons; None for none.
 
     Raises:
-        ValueError: the checkpoint predicts nothing, or was trained with another vocabulary or decoder.
+        ValueError: the checkpoint was fine-tuned, or trained with another vocabulary or decoder.
     """
     checkpoint = read_checkpoint(path)
-    if not checkpoint.predicts_masked_tokens:
-        raise ValueError(f"{path} has no LM head: give a pretrained checkpoint or a masked language model")
+    if not checkpoint.predicts_masked_tokens and checkpoint.heads:
+        raise ValueError(f"{path} was fine-tuned and has no LM head: give a pretrained checkpoint")
     for folder in (data[0], *map(Path, general_data.split(":") if general_data else ())):
         if dictionary_fingerprint(load_dictionary(str(folder))) != checkpoint.vocabulary:
             raise ValueError(

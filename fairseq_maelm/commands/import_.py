@@ -10,17 +10,16 @@ from fairseq_maelm.options import add_output, add_vocabulary
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm import``."""
     parser.description = (
-        "Converts a masked language model to a checkpoint and a vocabulary for fairseq: Hugging Face folders with the "
-        "architecture of BERT, RoBERTa, MPNet or ModernBERT, and checkpoints of fairseq's RoBERTa. The result is "
-        "compared with the source before the folder appears; a model that cannot be converted exactly is refused. It "
-        "restores the checkpoint in a folder of `maelm export --complete`."
+        "Converts an encoder or masked language model to a checkpoint: Hugging Face folders with the architecture of "
+        "BERT, RoBERTa, MPNet or ModernBERT, and checkpoints of fairseq's RoBERTa. The result is a folder like that of "
+        "`maelm export --complete`, compared with the source before it appears; a model that cannot be converted "
+        "exactly is refused."
     )
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder that save_pretrained or `maelm export --complete` wrote, checkpoint file of fairseq's roberta, "
-        "name of an encoder that comes with this package, or with --download the name of a model on the Hugging Face "
-        "Hub",
+        help="folder that save_pretrained wrote, checkpoint file of fairseq's roberta, or with --download the name of "
+        "a model on the Hugging Face Hub",
     )
     add_output(parser, "new folder")
     add_vocabulary(parser)
@@ -29,14 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Import the model, and write the comparison and the options for further training to standard output."""
-    from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, download, import_model
+    from fairseq_maelm.interop.importing.run import download, import_model
 
     path = download(args.source) if args.download else Path(args.source)
     imported = import_model(path, args.output, args.vocabulary, args.source if args.download else None)
     for agreement in imported.agreements:
         sys.stdout.write(f"{agreement.describe()}\n")
     sys.stdout.write(
-        f"{imported.folder / CHECKPOINT_FILE}\n"
+        f"{imported.folder}\n"
         f"model: {' '.join(imported.model_options)}\n"
         f"continued pretraining: --task maelm {' '.join(imported.task_options)}\n"
     )

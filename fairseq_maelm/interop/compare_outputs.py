@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.files.optional_imports import import_transformers
-from fairseq_maelm.interop.export.target import Content
+from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.export.tokenizer import check_strings, has_ties
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS, MAY_DIFFER, ORDINARY_STRINGS
@@ -158,16 +158,16 @@ def differences(
     return [each for each in read if each.expected != each.found]
 
 
-def verify_model(source: LoadedCheckpoint, content: Content, folder: Path) -> list[Agreement]:
+def verify_model(source: LoadedCheckpoint, target: Target, folder: Path) -> list[Agreement]:
     """Compare the outputs of a folder, opened as its class and as an encoder, with those of the checkpoint."""
-    model, view, architecture = source.model, source.checkpoint.view, content.architecture
-    order = torch.arange(len(source.dictionary)) if content.kept is None else content.kept.order
-    whole = open_model(folder, content)
+    model, view, architecture = source.model, source.checkpoint.view, target.architecture
+    order = torch.arange(len(source.dictionary)) if target.kept is None else target.kept.order
+    whole = open_model(folder, target)
     encoder = whole
     if architecture != "encoder":
-        encoder = open_model(folder, Content(content.format, "encoder"), strict=False)
+        encoder = open_model(folder, Target(target.format, "encoder"), strict=False)
     return agreements(
-        lambda tokens: checkpoint_outputs(model, view, architecture, content.head, tokens),
+        lambda tokens: checkpoint_outputs(model, view, architecture, target.head, tokens),
         lambda tokens: transformers_outputs(encoder, whole, architecture, tokens, order),
         comparison_batches(model, masks=architecture == "masked-lm"),
         "the exported model computes something else than the checkpoint",
@@ -197,7 +197,7 @@ def transformers_outputs(
     return {STATES: states, scores_of(architecture): scores}
 
 
-def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
+def open_model(folder: Path, target: Target, strict: bool = True) -> Any:
     """Open a folder with the classes of this package instead of the folder's copies, and check its class.
 
     ``strict`` also refuses missing and superfluous weights.
@@ -205,12 +205,12 @@ def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
     from fairseq_maelm.hf import open_pretrained  # imports transformers
 
     with _quiet(import_transformers()):
-        model, report = open_pretrained(content.auto_class, folder, output_loading_info=True)
-    if type(model).__name__ != content.class_name:
-        raise ValueError(f"transformers opens {folder} as {type(model).__name__} and not as {content.class_name}")
+        model, report = open_pretrained(target.auto_class, folder, output_loading_info=True)
+    if type(model).__name__ != target.class_name:
+        raise ValueError(f"transformers opens {folder} as {type(model).__name__} and not as {target.class_name}")
     wrong = {kind: sorted(map(str, names)) for kind, names in report.items() if kind.endswith("keys") and names}
     if strict and wrong:
-        raise ValueError(f"the weights in {folder} do not match transformers' {content.class_name}: {wrong}")
+        raise ValueError(f"the weights in {folder} do not match transformers' {target.class_name}: {wrong}")
     return model.eval().float()
 
 

@@ -13,6 +13,7 @@ from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
+from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ class LoadedCheckpoint:
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer of the hub interface."""
         return open_tokenizer(str(self.tokenizer_file), self.dictionary)
+
+    @property
+    def mask_text(self) -> str:
+        """The tokenizer's spelling of a mask, also for a checkpoint of fairseq without a tokenizer."""
+        try:
+            return self.tokenizer.mask_text
+        except FileNotFoundError:
+            return MASK_SYMBOL
 
 
 def load_with_model(checkpoint: Path, vocabulary: Path | None = None, averaged: bool = False) -> LoadedCheckpoint:

@@ -20,10 +20,11 @@ from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE, SOURCE_FILE
 
 CONFIG_FILE = "config.json"
-# The files of tokenizers, of which a source has some. No other file of a source is kept.
-TOKENIZER_FILES = (
+# The files of tokenizers and of sentence-transformers, of which a source has some. No other file of a source is kept.
+_OTHER_FILES = (
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", MODEL_FILE, "spiece.model"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json"),
 )
 _POSITIONS, _TOKEN_TYPES = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _POOLER = ("pooler.dense.weight", "pooler.dense.bias")
@@ -102,7 +103,7 @@ def kept_weights(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def kept_files(folder: Path) -> dict[str, bytes]:
     """Return the configuration and the tokenizer's files of a source."""
-    found = {name: read_regular(folder / name) for name in (CONFIG_FILE, *TOKENIZER_FILES) if (folder / name).is_file()}
+    found = {name: read_regular(folder / name) for name in (CONFIG_FILE, *_OTHER_FILES) if (folder / name).is_file()}
     return {name: content for name, content in found.items() if content}
 
 
@@ -126,7 +127,7 @@ def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | Non
             if rest:
                 found[kind][rest] = tensor.numpy().tobytes() if kind == "file" else tensor.float()
         order = tensors["order"]
-        known = found["file"].keys() <= {CONFIG_FILE, *TOKENIZER_FILES} and found["weight"].keys() <= {*_KEPT_WEIGHTS}
+        known = found["file"].keys() <= {CONFIG_FILE, *_OTHER_FILES} and found["weight"].keys() <= {*_KEPT_WEIGHTS}
         if not known or not torch.equal(order.sort().values, torch.arange(len(order))):
             raise ValueError("it has other content")
         source = SourceFiles(order, int(tensors["vocabulary"]), found["file"], found["weight"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support import FAMILIES, dictionary_of, model_config, model_of
 
+from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.models.maelm import MaelmModel
 
 
@@ -95,7 +96,19 @@ def test_another_vocabulary_of_the_same_size_is_refused():
 
 def test_what_is_not_of_pretraining_or_of_another_model_is_named():
     fine_tuned = {name: tensor for name, tensor in model_of().state_dict().items() if name.startswith("encoder.")}
+    fine_tuned |= {"classification_heads.x.out_proj.weight": torch.zeros(2, 3)}
     with pytest.raises(ValueError, match="it was fine-tuned: continue pretraining from a pretrained checkpoint"):
         model_of().load_state_dict(fine_tuned, strict=True)
     with pytest.raises(ValueError, match="not a checkpoint of the model maelm"):
         model_of().load_state_dict({"lm_head.bias": torch.zeros(3)}, strict=True)
+
+
+def test_an_encoder_without_lm_head_gets_a_new_one_and_a_decoder(caplog):
+    model, source = model_of(), model_of(decoder_layers=0).state_dict()
+    own = {name: weight.clone() for name, weight in model.state_dict().items()}
+    encoder = {name: weight + 1 for name, weight in source.items() if name.startswith("encoder.")}
+    with caplog.at_level("INFO"):
+        model.load_state_dict({**encoder, SETTINGS: source[SETTINGS]}, strict=True)
+    assert "the checkpoint has no decoder and no LM head: the model gets a new one" in caplog.text
+    expected = {**encoder, **{name: weight for name, weight in own.items() if name.startswith("lm_head.")}}
+    assert len(expected) > 20 and all(torch.equal(model.state_dict()[name], each) for name, each in expected.items())

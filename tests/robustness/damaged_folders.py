@@ -44,13 +44,36 @@ def _lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes], by
 
 
 def _configured(**changes: Any) -> Damage:
-    """Change config.json; None removes an entry."""
+    """Change config.json; None removes an entry. Only our own class is known to have its code in the folder."""
 
     def change(content: bytes) -> bytes:
-        settings = {**json.loads(content), **changes}
+        own_code = {"auto_map": None} if "model_type" in changes else {}
+        settings = {**json.loads(content), **own_code, **changes}
         return json.dumps({name: value for name, value in settings.items() if value is not None}).encode()
 
     return _at("config.json", change)
+
+
+def _modernbert(**changes: Any) -> Damage:
+    return _configured(model_type="modernbert", **changes)
+
+
+def _rope(base: float, kind: str = "default") -> dict[str, Any]:
+    return {"full_attention": {"rope_type": kind, "rope_theta": base}}
+
+
+def _with_rows(rows: int) -> Damage:
+    def change(folder: Path) -> None:
+        from safetensors.torch import load_file, save_file
+
+        weights = load_file(folder / "model.safetensors")
+        for name, weight in weights.items():
+            if name.endswith("word_embeddings.weight") or name == "lm_head.bias":
+                weights[name] = weight[:rows].clone()
+        save_file(weights, folder / "model.safetensors")
+        _configured(vocab_size=rows)(folder)
+
+    return change
 
 
 _SPM = "sentencepiece.bpe.model"
@@ -113,6 +136,35 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         "bert-without-its-weights": (
             _configured(model_type="bert", relative_attention_buckets="none"),
             "its weights lack encoder.layer.0",
+        ),
+        "code-of-its-own": (
+            _configured(model_type="roberta", auto_map={"AutoModel": "modeling.Model"}),
+            "it has code of its own .* which is never run",
+        ),
+        "other-kind": (_configured(model_type="t5"), "model_type 't5' is not one of"),
+        "norm-in-front": (_configured(model_type="roberta-prelayernorm"), "LayerNorms are before"),
+        "epsilon": (_configured(layer_norm_eps=0.5), "layer_norm_eps is 0.5, not a number from 1e-14 to 0.01"),
+        "epsilon-text": (_configured(layer_norm_eps="small"), "layer_norm_eps is 'small', not a number"),
+        "activation": (_configured(hidden_act="gelu_new"), "hidden_act is 'gelu_new', but our encoder has 'gelu'"),
+        "relative-keys": (_configured(position_embedding_type="relative_key"), "position_embedding_type is 'rel"),
+        "decoder": (_configured(is_decoder=True), "is_decoder is True"),
+        "untied": (_configured(tie_word_embeddings=False), "tie_word_embeddings is False"),
+        "padding": (_configured(pad_token_id=2), "padding is 1 in its tokenizer, but 2 in its model"),
+        "fewer-layers": (_configured(num_hidden_layers=1), "no place for .* of its weights|does not match the wei"),
+        "more-layers": (_configured(num_hidden_layers=9), "weights lack encoder.layer"),
+        "fewer-rows": (_with_rows(300), "its tokenizer has token .*, but its model has only 300 embeddings"),
+        "mpnet-buckets": (
+            _configured(model_type="mpnet", relative_attention_num_buckets=64),
+            "relative_attention_num_buckets is 64",
+        ),
+        "modernbert-bias": (_modernbert(norm_bias=True), "norm_bias is True, but our encoder has False"),
+        "modernbert-activation": (_modernbert(hidden_activation="silu"), "hidden_activation is 'silu'"),
+        "modernbert-base": (_modernbert(rope_parameters=_rope(10.5)), "rotary bases are .*10.5"),
+        "modernbert-scaled": (_modernbert(rope_parameters=_rope(1e4, "linear")), "its rotary positions are scaled"),
+        "modernbert-local": (_modernbert(layer_types=["sliding_attention"] * 2), "all except the first of every"),
+        "modernbert-classifier": (
+            _modernbert(classifier_pooling="mean", architectures=["ModernBertForSequenceClassification"]),
+            "classifier_pooling is 'mean'",
         ),
         "distilbert-without-layers": (_configured(model_type="distilbert", num_hidden_layers=None), "num_hidden_lay"),
     },

@@ -50,7 +50,12 @@ pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update mus
 pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | is not a multiple of that
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds
-import {sentences} --output {new} | sentences
+import {sentences} --output {new} | there is no config.json in \S*sentences
+import {folder}/nowhere --output {new} | there is no folder or checkpoint \S*nowhere
+export --checkpoint {pretrained} --vocabulary {sentences} --output {new} --with-mlm-head | there is none in
+export --checkpoint {pretrained} --vocabulary {data} --output {new} --with-mlm-head --complete | goes with no
+export --checkpoint {classifier} --vocabulary {sentences} --output {new} --with-mlm-head | leaves out a decoder, but
+pretrain {data} --checkpoint {pretrained} --output {new} -- --tokens-per-sample 99 | up to 99 tokens, but the model
 export --checkpoint {pretrained} --vocabulary {data} --output {new} --format maelm --head nowhere | --head|nowhere
 analyze --checkpoint a={pretrained} --output {new} | --text
 analyze --checkpoint {pretrained} --data {data} --output {new} | NAME=

@@ -11,10 +11,10 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_maelm.checkpoints.folder import SUMS_FILE, write_folder, write_sums
+from fairseq_maelm.checkpoints.folder import write_folder, write_sums
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.fairseq_fixes.setup_files import VOCABULARY_FILES, setup_files
-from fairseq_maelm.interop.export.model_card import HYPER_PARAMETERS
+from fairseq_maelm.interop.export.model_card import HYPER_PARAMETERS, fill_template
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import Checkpoint
@@ -47,21 +47,27 @@ def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
             shutil.copyfile(files[0], folder / name)
 
 
-def write_checkpoint_files(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype) -> None:
-    """Add to the files for transformers everything else of the checkpoint, except the optimizer's state."""
-    weights = cast_floats(source.checkpoint.weights, dtype)
-    write_folder(folder, {**_public_state(source.checkpoint), "model": weights})
+def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.float32) -> LoadedCheckpoint:
+    """Add to the files for transformers all others of the checkpoint, except the optimizer's state, and checksums.
 
+    Returns:
+        the checkpoint as it is read from the folder.
 
-def seal(source: LoadedCheckpoint, folder: Path) -> None:
-    """Write the checksums of a folder, and raise a ValueError unless it has exactly the weights of the source."""
+    Raises:
+        ValueError: the folder does not have exactly the weights and options of the source.
+    """
+    expected = source.checkpoint
+    weights = cast_floats(expected.weights, dtype)
+    write_folder(folder, {**_public_state(expected), "model": weights})
     write_sums(folder)
-    expected, found = source.checkpoint, load_with_model(folder / CHECKPOINT_FILE).checkpoint
+    written = load_with_model(folder / CHECKPOINT_FILE)
+    found = written.checkpoint
     same = expected.weights.keys() == found.weights.keys() and all(
         torch.equal(weight, found.weights[name]) for name, weight in expected.weights.items()
     )
     if not same or expected.encoder_options != found.encoder_options or expected.view != found.view:
         raise ValueError(f"{CHECKPOINT_FILE} does not restore the checkpoint {expected.path}")
+    return written
 
 
 def complete_section(source: LoadedCheckpoint, name: str) -> str:
@@ -69,20 +75,7 @@ def complete_section(source: LoadedCheckpoint, name: str) -> str:
     use = 'states = hub.extract_features(hub.encode("A sentence."))'
     if source.model.lm_head is not None and not getattr(source.model.decoder, "autoregressive", False):
         use = f'hub.fill_mask("The {MASK_SYMBOL} is old.")'
-    return f"""## With fairseq_maelm
-
-The folder is also a checkpoint, with the decoder, the heads, the options and the vocabulary:
-
-```python
-from fairseq_maelm import MaelmModel
-
-hub = MaelmModel.from_pretrained("{name}")
-{use}
-```
-
-All commands of `maelm` open it by `--checkpoint {name}`.
-`maelm import {name} --output RUN` writes it as a checkpoint of fairseq.
-`sha256sum --check {SUMS_FILE}` verifies the files."""
+    return fill_template("complete_folder.md", {"name": name, "use": use})
 
 
 def rounding_section() -> str:
@@ -121,7 +114,7 @@ def _public_options(config: Any) -> dict[str, dict[str, Any]]:
     """Return the options of the task and the model, and those of other sections that a model card shows."""
     found: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
     chosen = {
-        section: {name: found[section][name] for name in options.split() if name in found.get(section, {})}
+        section: {name: found[section][name] for name in options.split() if name in (found.get(section) or {})}
         for section, options in HYPER_PARAMETERS.items()
     }
     task = {name: "." if isinstance(value, str) and os.sep in value else value for name, value in found["task"].items()}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT_SETTINGS
-from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES, Content
+from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES, Target
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 
 # Settings that a family names differently, by their common names.
@@ -20,19 +20,19 @@ SETTING_NAMES = {
 }
 
 
-def configuration(source: LoadedCheckpoint, content: Content) -> dict[str, Any]:
+def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
     """Return the config.json of a folder; that of an import changes only in what training has changed."""
     config, dictionary = source.options, source.dictionary
-    if content.kept is not None:
-        settings = content.kept.config
-        if content.class_name not in (settings.get("architectures") or []):
-            settings["architectures"] = [content.class_name]
+    if target.kept is not None:
+        settings = target.kept.config
+        if target.class_name not in (settings.get("architectures") or []):
+            settings["architectures"] = [target.class_name]
         if config.positions == "rotary":
             settings["max_position_embeddings"] = config.max_positions
         return settings
     settings = {
-        "architectures": [content.class_name],
-        "model_type": content.format,
+        "architectures": [target.class_name],
+        "model_type": target.format,
         "vocab_size": len(dictionary),
         "hidden_size": config.encoder_embed_dim,
         "num_hidden_layers": config.encoder_layers,
@@ -44,29 +44,29 @@ def configuration(source: LoadedCheckpoint, content: Content) -> dict[str, Any]:
         "eos_token_id": dictionary.eos(),
         "tie_word_embeddings": True,
     }
-    if content.format == "modernbert":
+    if target.format == "modernbert":
         settings |= _modernbert_settings(source)
     else:
         settings |= {
             "hidden_act": "gelu",
             "hidden_dropout_prob": config.dropout,
             "attention_probs_dropout_prob": config.attention_dropout,
-            "max_position_embeddings": config.max_positions + FAMILIES[content.format].position_offset,
+            "max_position_embeddings": config.max_positions + FAMILIES[target.format].position_offset,
             "layer_norm_eps": config.layer_norm_eps,
             "relative_attention_num_buckets": config.relative_num_buckets,
         }
-    other_names = SETTING_NAMES.get(content.format, {})
+    other_names = SETTING_NAMES.get(target.format, {})
     settings = {other_names.get(name, name): value for name, value in settings.items()}
-    if FAMILIES[content.format].token_types:
-        settings["type_vocab_size"] = FAMILIES[content.format].token_types
-    if content.format == "electra":
+    if FAMILIES[target.format].token_types:
+        settings["type_vocab_size"] = FAMILIES[target.format].token_types
+    if target.format == "electra":
         settings["embedding_size"] = config.encoder_embed_dim
-    elif content.format == "maelm":
-        settings |= _maelm_settings(source, content)
-    if content.labels is not None:
-        settings["id2label"] = {str(number): label for number, label in enumerate(content.labels)}
-        settings["label2id"] = {label: number for number, label in enumerate(content.labels)}
-        if content.architecture == "sequence-classification" and len(content.labels) == 1:
+    elif target.format == "maelm":
+        settings |= _maelm_settings(source, target)
+    if target.labels is not None:
+        settings["id2label"] = {str(number): label for number, label in enumerate(target.labels)}
+        settings["label2id"] = {label: number for number, label in enumerate(target.labels)}
+        if target.architecture == "sequence-classification" and len(target.labels) == 1:
             settings["problem_type"] = "regression"
     return settings
 
@@ -99,7 +99,7 @@ def _modernbert_settings(source: LoadedCheckpoint) -> dict[str, Any]:
     }
 
 
-def _maelm_settings(source: LoadedCheckpoint, content: Content) -> dict[str, Any]:
+def _maelm_settings(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
     config, view = source.options, source.checkpoint.view
     settings: dict[str, Any] = {
         # A folder holds the code of all classes and opens as any of them, with new weights for missing heads.
@@ -113,7 +113,7 @@ def _maelm_settings(source: LoadedCheckpoint, content: Content) -> dict[str, Any
         "relative_attention_buckets": str(config.relative_buckets),
         "relative_attention_max_distance": config.relative_max_distance,
     }
-    if content.architecture == "masked-lm":
+    if target.architecture == "masked-lm":
         asked = "reset" if view.masked_input == "reset" else "kept"
         settings |= {
             "masked_input": asked if view.asks_with_masks else "dropped",

@@ -1,7 +1,8 @@
-"""The model card of an exported folder: the model, its training, and its use."""
+"""The model card of an exported or imported folder: ``model_card.md`` with the facts of a model filled in."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -11,16 +12,32 @@ from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.compare_outputs import Agreement
-from fairseq_maelm.interop.export.target import Content
+from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
-from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
-_PIPELINES = {
-    "encoder": "feature-extraction",
-    "masked-lm": "fill-mask",
-    "sequence-classification": "text-classification",
-    "token-classification": "token-classification",
-    "question-answering": "question-answering",
+# Architecture -> the pipeline of its models, an input, and the line that computes the result.
+_USE = {
+    "encoder": ("feature-extraction", '"A sentence."', "states = model(**batch).last_hidden_state"),
+    "masked-lm": (
+        "fill-mask",
+        '"The {mask} is old."',
+        "word = tokenizer.decode(model(**batch).logits[0, batch.input_ids[0] == tokenizer.mask_token_id].argmax(-1))",
+    ),
+    "sequence-classification": (
+        "text-classification",
+        '"A sentence."',
+        "label = model.config.id2label[int(model(**batch).logits[0].argmax())]",
+    ),
+    "token-classification": (
+        "token-classification",
+        '"A sentence."',
+        "labels = [model.config.id2label[int(i)] for i in model(**batch).logits[0].argmax(-1)]",
+    ),
+    "question-answering": (
+        "question-answering",
+        '"What was first?", "First there was the word."',
+        "start, end = (logits[0].argmax() for logits in model(**batch).to_tuple()[:2])",
+    ),
 }
 # The options in the table of hyper-parameters, by section of the checkpoint's configuration.
 HYPER_PARAMETERS = {
@@ -34,50 +51,74 @@ HYPER_PARAMETERS = {
     "common": "seed fp16",
     "model": "dropout attention_dropout pooler_dropout precision init_std embedding_init_std",
 }
-_INPUTS = {"masked-lm": '"The {mask} is old."', "question-answering": '"What was first?", "First there was the word."'}
-_RESULTS = {
-    "encoder": "states = model(**batch).last_hidden_state",
-    "masked-lm": "word = tokenizer.decode(model(**batch).logits[0, batch.input_ids[0] == tokenizer.mask_token_id]"
-    ".argmax(-1))",
-    "sequence-classification": "label = model.config.id2label[int(model(**batch).logits[0].argmax())]",
-    "token-classification": "labels = [model.config.id2label[int(i)] for i in model(**batch).logits[0].argmax(-1)]",
-    "question-answering": "start, end = (logits[0].argmax() for logits in model(**batch).to_tuple()[:2])",
-}
+
+
+def fill_template(name: str, values: Mapping[str, str]) -> str:
+    """Return the text of a file of this folder with the values of its names."""
+    return Template(Path(__file__).with_name(name).read_text(encoding="utf-8")).substitute(values)
 
 
 def model_card(
     source: LoadedCheckpoint,
-    content: Content,
+    target: Target,
     name: str,
     license: str | None,
-    agreements: Sequence[Agreement],
-    tokenizer_differences: Mapping[str, str],
+    training: str,
+    exactness: Sequence[str],
     more: Sequence[str] = (),
 ) -> str:
-    """Return the README.md of an exported folder.
+    """Return the README.md of a folder.
 
-    ``license`` is an SPDX identifier or None, ``tokenizer_differences`` gives the reason for each text that is known to
-    be tokenized differently, and ``more`` are further sections.
+    Args:
+        source: the model.
+        target: what the folder holds.
+        name: name of the model.
+        license: SPDX identifier, or None.
+        training: the section about its training or origin.
+        exactness: lines about comparisons.
+        more: further sections.
     """
-    code = usage(content, name, source.tokenizer.mask_text)
-    front_matter = [
-        "library_name: transformers",
-        f"pipeline_tag: {_PIPELINES[content.architecture]}",
-        f"license: {license or 'unknown'}",
-        "tags:\n- mae-lm\n- fairseq",
+    notes = ["`truncation=True` cuts inputs to the model's positions."]
+    if target.format == "maelm":
+        notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
+    if (target.format, target.architecture) == ("mpnet", "encoder"):
+        notes.append("The model has no trained pooler: use `last_hidden_state`, not `pooler_output`.")
+    values = {
+        "pipeline": _USE[target.architecture][0],
+        "license": license or "unknown",
+        "name": name,
+        "summary": _summary(source),
+        "class_name": target.class_name,
+        "usage": _usage(source, target, name),
+        "notes": " ".join(notes),
+        "training": training,
+        "exactness": "\n".join(f"- {line}" for line in exactness),
+        "more": "".join(f"{section.strip()}\n\n" for section in more),
+        "license_text": license or "To be filled in by the publisher of this model, here and in the first lines.",
+    }
+    return fill_template("model_card.md", values)
+
+
+def compared(agreements: Sequence[Agreement], other: str) -> list[str]:
+    """Return lines about the differences from another model."""
+    return [
+        f"{each.what}: largest difference from {other} {each.difference:.1e}, of values up to {each.size:.1f}"
+        for each in agreements
     ]
-    sections = [
-        "\n".join(["---", *front_matter, "---"]),
-        f"# {name}\n\n{_summary(source)} The folder holds the class `{content.class_name}`.",
-        f"## Use\n\n```python\n{code}\n```\n\n{_notes(content)}",
-        f"## Training\n\n{_table(_training(source))}",
-        f"### Hyper-parameters\n\n{_table(_hyper_parameters(source))}",
-        f"### Data\n\n{_data(source)}",
-        f"## Exactness\n\n{_exactness(source, agreements, tokenizer_differences)}",
-        *more,
-        f"## License\n\n{license or 'To be filled in by the publisher of this model, here and in the first lines.'}",
-    ]
-    return "\n\n".join(sections) + "\n"
+
+
+def table(facts: Mapping[str, Any]) -> str:
+    """Return facts as a table of two columns."""
+    rows = [f"| {name} | {str(value).replace('|', chr(92) + '|')} |" for name, value in facts.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def training_section(source: LoadedCheckpoint) -> str:
+    """Return the section about the training of a checkpoint: its course, its options and its data."""
+    return (
+        f"{table(_training(source))}\n\n### Hyper-parameters\n\n{table(_hyper_parameters(source))}\n\n"
+        f"### Data\n\n{_data(source)}"
+    )
 
 
 def _summary(source: LoadedCheckpoint) -> str:
@@ -94,34 +135,28 @@ def _summary(source: LoadedCheckpoint) -> str:
         sees_masks = source.checkpoint.view.asks_with_masks
         about = f"whose encoder {'sees' if sees_masks else 'never sees'} [MASK] in pretraining"
         about += "" if sees_masks else " (MAE-LM)"
+    elif not source.checkpoint.heads:
+        about = "without a head"
     return (
-        f"A text encoder trained with fairseq and fairseq_maelm, {about}: {config.encoder_layers} layers of width "
+        f"A text encoder for fairseq and fairseq_maelm, {about}: {config.encoder_layers} layers of width "
         f"{config.encoder_embed_dim} with {config.encoder_attention_heads} heads, {relative}, {config.max_positions} "
         f"positions, {len(source.dictionary):,} symbols; {parameters:,} parameters in the checkpoint."
     )
 
 
-def usage(content: Content, name: str, mask: str = MASK_SYMBOL) -> str:
-    """Return five lines of Python that open a folder and compute its result; ``mask`` is the spelling of a mask."""
-    remote = ", trust_remote_code=True" if content.format == "maelm" else ""
-    text = _INPUTS.get(content.architecture, '"A sentence."').format(mask=mask)
+def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
+    """Return five lines of Python that open a folder and compute its result."""
+    _, text, result = _USE[target.architecture]
+    text = text.format(mask=source.mask_text)
+    remote = ", trust_remote_code=True" if target.format == "maelm" else ""
     lines = [
-        f"from transformers import {content.auto_class}, AutoTokenizer",
+        f"from transformers import {target.auto_class}, AutoTokenizer",
         f'tokenizer = AutoTokenizer.from_pretrained("{name}"{remote})',
-        f'model = {content.auto_class}.from_pretrained("{name}"{remote})',
+        f'model = {target.auto_class}.from_pretrained("{name}"{remote})',
         f'batch = tokenizer({text}, return_tensors="pt")',
-        _RESULTS[content.architecture],
+        result,
     ]
     return "\n".join(lines)
-
-
-def _notes(content: Content) -> str:
-    notes = ["`truncation=True` cuts inputs to the model's positions."]
-    if content.format == "maelm":
-        notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
-    if (content.format, content.architecture) == ("mpnet", "encoder"):
-        notes.append("The model has no trained pooler: use `last_hidden_state`, not `pooler_output`.")
-    return " ".join(notes)
 
 
 def _training(source: LoadedCheckpoint) -> dict[str, Any]:
@@ -175,25 +210,4 @@ def _data(source: LoadedCheckpoint) -> str:
     for split, numbers in counts.items():
         if isinstance(numbers, dict):
             facts[split] = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in numbers.items())
-    return _table(facts)
-
-
-def _exactness(
-    source: LoadedCheckpoint, agreements: Sequence[Agreement], tokenizer_differences: Mapping[str, str]
-) -> str:
-    lines = [
-        f"- {each.what}: largest difference from the checkpoint {each.difference:.1e}, of values up to {each.size:.1f}"
-        for each in agreements
-    ]
-    lines.append(
-        f"- tokenizer: the ids of {source.tokenizer_file.name} and dict.txt, on hard texts and on every piece as a word"
-    )
-    lines += [
-        f"- known to be tokenized differently: {ascii(text)}: {why}" for text, why in tokenizer_differences.items()
-    ]
-    return "\n".join(lines)
-
-
-def _table(facts: Mapping[str, Any]) -> str:
-    rows = [f"| {name} | {str(value).replace('|', chr(92) + '|')} |" for name, value in facts.items()]
-    return "\n".join(["| | |", "|---|---|", *rows])
+    return table(facts)

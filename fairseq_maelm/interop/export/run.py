@@ -17,17 +17,17 @@ from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.compare_outputs import Agreement, compare_tokens, verify_model, verify_tokenizer
 from fairseq_maelm.interop.export.complete_folder import (
     cast_floats,
+    complete,
     complete_section,
     copy_setup_files,
     rounded,
     rounding_section,
-    seal,
-    write_checkpoint_files,
 )
 from fairseq_maelm.interop.export.configuration import configuration
-from fairseq_maelm.interop.export.model_card import model_card
+from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
+from fairseq_maelm.interop.export.model_card import compared, model_card, training_section
 from fairseq_maelm.interop.export.settings import ExportSettings
-from fairseq_maelm.interop.export.target import Content, choose_content, default_format
+from fairseq_maelm.interop.export.target import Target, choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, open_source_tokenizer
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 # The default file name of the hub interface.
 CHECKPOINT_FILE = "checkpoint_best.pt"
+CARD_FILE = "README.md"
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
 # The code in folders of the format maelm.
 MODEL_CODE = ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")
 
@@ -45,7 +47,7 @@ class Export:
     """The result of an export."""
 
     folder: Path
-    content: Content | None  # None for a fairseq checkpoint
+    target: Target | None  # None for a fairseq checkpoint
     agreements: list[Agreement] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # further lines for the user
 
@@ -68,36 +70,47 @@ def export(
         ValueError: the format cannot represent the model or the vocabulary, or the verification fails.
     """
     with whole_folder(output, "maelm export", replace) as folder:
-        source, dtype = (
-            load_with_model(checkpoint, vocabulary, settings.averaged_weights),
-            getattr(torch, settings.dtype),
-        )
+        source, dtype = load_with_model(checkpoint, vocabulary, settings.averaged_weights), DTYPES[settings.dtype]
         if settings.format == "fairseq":
             return write_checkpoint(source, folder, output)
         if dtype == torch.float16:
             source = rounded(source)
-        architecture = "encoder" if settings.complete else settings.architecture
-        form = settings.format or default_format(source)
-        content = choose_content(source, form, architecture, settings.head, settings.labels)
-        kept = source.source_files if form == source.imported_as else None
-        # A complete folder has our ids, as its checkpoint. Heads were trained with our separators between two texts.
-        if kept is not None and content.head is None and not settings.complete:
-            content = replace_fields(content, kept=kept)
-        logger.info("exporting %s as %s", checkpoint, content.class_name)
+        remarks, trained = [], source
+        if settings.with_mlm_head:
+            source = without_decoder(trained)
+            remarks = [measure(trained, source).describe()]
+        target = _choose(source, settings)
+        logger.info("exporting %s as %s", checkpoint, target.class_name)
         if settings.complete:
             copy_setup_files(source, folder)
-        write_model(source, content, folder, dtype)
-        differences = write_tokenizer(source, content, folder)
-        agreements = verify_model(source, content, folder)
+        write_model(source, target, folder, dtype)
+        differences = write_tokenizer(source, target, folder)
+        agreements = verify_model(source, target, folder)
         name = settings.name or output.name
-        more = [rounding_section()] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
-        card = model_card(source, content, name, settings.license, agreements, differences, more=more)
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        exactness = [
+            *compared(agreements, "the checkpoint"),
+            f"tokenizer: the ids of {source.tokenizer_file.name} and dict.txt, for hard texts and every piece",
+            *(f"known to be tokenized differently: {ascii(text)}: {why}" for text, why in differences.items()),
+            *remarks,
+        ]
+        sections = [rounding_section()] * (dtype == torch.float16) + [
+            complete_section(source, name)
+        ] * settings.complete
+        card = model_card(source, target, name, settings.license, training_section(source), exactness, sections)
+        (folder / CARD_FILE).write_text(card, encoding="utf-8")
         if settings.complete:
-            write_checkpoint_files(source, folder, dtype)
-            seal(source, folder)
-    remarks = [f"tokenizer: {ascii(text)} is tokenized differently ({why})" for text, why in differences.items()]
-    return Export(output, content, agreements, [*remarks, f"{output}: {content.class_name}, verified"])
+            complete(source, folder, dtype)
+    remarks += [f"tokenizer: {ascii(text)} is tokenized differently ({why})" for text, why in differences.items()]
+    return Export(output, target, agreements, [*remarks, f"{output}: {target.class_name}, verified"])
+
+
+def _choose(source: LoadedCheckpoint, settings: ExportSettings) -> Target:
+    form = settings.format or default_format(source)
+    architecture = "encoder" if settings.complete else "masked-lm" if settings.with_mlm_head else settings.architecture
+    target = choose_target(source, form, architecture, settings.head, settings.labels)
+    kept = source.source_files if form == source.imported_as else None
+    # A complete folder has our ids, as its checkpoint. Heads were trained with our separators between two texts.
+    return target if kept is None or target.head is not None or settings.complete else replace_fields(target, kept=kept)
 
 
 def write_checkpoint(source: LoadedCheckpoint, folder: Path, output: Path) -> Export:
@@ -115,16 +128,17 @@ def write_checkpoint(source: LoadedCheckpoint, folder: Path, output: Path) -> Ex
     return Export(output, None, remarks=[str(output / CHECKPOINT_FILE)])
 
 
-def write_tokenizer(source: LoadedCheckpoint, content: Content, folder: Path) -> dict[str, str]:
+def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> dict[str, str]:
     """Write the tokenizer's files, and return the texts of ``MAY_DIFFER`` that do differ, with the reason.
 
     The source's own files are byte for byte those of the import.
     """
-    if content.kept is not None:
-        for name in content.kept.files.keys() - {CONFIG_FILE}:
-            (folder / name).write_bytes(content.kept.files[name])
+    if target.kept is not None:
+        for name in target.kept.files.keys() - {CONFIG_FILE}:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(target.kept.files[name])
         theirs = encode_of(open_source_tokenizer(folder))
-        compare_tokens(folder, theirs, source.tokenizer.encode, content.kept.order.tolist())
+        compare_tokens(folder, theirs, source.tokenizer.encode, target.kept.order.tolist())
         return {}
     tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary)
     for name, text in tokenizer_files(tokenizer, source.model.max_positions()).items():
@@ -132,34 +146,34 @@ def write_tokenizer(source: LoadedCheckpoint, content: Content, folder: Path) ->
     return verify_tokenizer(source, folder)
 
 
-def write_model(source: LoadedCheckpoint, content: Content, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write config.json, the weights in a data type, and for the format "maelm" the model's code."""
-    settings = configuration(source, content)
+    settings = configuration(source, target)
     # Version 5 of transformers would compute in the weights' data type.
     data_types = {name for name in ("dtype", "torch_dtype") if name in settings}
     if dtype != torch.float32 or any(settings[name] != "float32" for name in data_types):
         settings |= dict.fromkeys(data_types or ["dtype"], "float32")
-    if content.kept is not None and settings == content.kept.config:
-        (folder / CONFIG_FILE).write_bytes(content.kept.files[CONFIG_FILE])
+    if target.kept is not None and settings == target.kept.config:
+        (folder / CONFIG_FILE).write_bytes(target.kept.files[CONFIG_FILE])
     else:
         (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    save_weights(cast_floats(model_weights(source, content), dtype), folder / WEIGHTS_FILE)
-    if content.format == "maelm":
+    save_weights(cast_floats(model_weights(source, target), dtype), folder / WEIGHTS_FILE)
+    if target.format == "maelm":
         for name in MODEL_CODE:
             shutil.copyfile(Path(__file__).parents[2] / "hf" / name, folder / name)
 
 
-def model_weights(source: LoadedCheckpoint, content: Content) -> dict[str, Tensor]:
+def model_weights(source: LoadedCheckpoint, target: Target) -> dict[str, Tensor]:
     """Return the weights of a folder, <float32>, by their names in it."""
     state: dict[str, Any] = source.model.state_dict()
-    family, width = FAMILIES[content.format], source.options.encoder_embed_dim
-    weights = weights_of_family(state, family, source.options, content.architecture, content.head)
+    family, width = FAMILIES[target.format], source.options.encoder_embed_dim
+    weights = weights_of_family(state, family, source.options, target.architecture, target.head)
     if family.token_types:
-        prefix = "" if content.architecture == "encoder" else family.prefix
+        prefix = "" if target.architecture == "encoder" else family.prefix
         weights[f"{prefix}embeddings.token_type_embeddings.weight"] = torch.zeros(family.token_types, width)
-    if family.has_pooler and content.format != "maelm" and content.architecture == "encoder":
+    if family.has_pooler and target.format != "maelm" and target.architecture == "encoder":
         # Stock encoders have a pooler, and ours does not; this one is tanh alone.
         weights |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
-    if content.kept is not None:
-        weights = content.kept.restore(weights, family, source.model.max_positions())
+    if target.kept is not None:
+        weights = target.kept.restore(weights, family, source.model.max_positions())
     return weights

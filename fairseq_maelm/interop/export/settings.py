@@ -68,6 +68,11 @@ class ExportSettings:
         metavar="FILE",
         help="file with names of the head's outputs, one per line (default: the labels in the vocabulary's folder)",
     )
+    with_mlm_head: bool = option(
+        False,
+        help="export the encoder with its LM head as a masked language model, without the decoder that predicted "
+        "masked tokens in training; how well the head fits is measured on the validation set in --vocabulary",
+    )
     name: str | None = option(None, help="name of the model in its card (default: the folder's name)")
     license: str | None = option(None, metavar="SPDX", help="license in the card (default: left to be filled in)")
     dtype: str = option(
@@ -84,5 +89,7 @@ class ExportSettings:
             raise ValueError(f"--complete and --dtype are for folders for transformers, not {self.format}: omit them")
         if self.complete and self.architecture not in (None, "encoder"):
             raise ValueError("--complete exports the encoder for transformers: omit --architecture")
+        if self.with_mlm_head and (self.format == "fairseq" or self.complete or self.architecture or self.head):
+            raise ValueError("--with-mlm-head goes with no --architecture, --head, --complete and --format fairseq")
         if self.format == "fairseq" and given:
             raise ValueError(f"--{given[0]} has no effect with --format fairseq: omit it")

@@ -1,4 +1,4 @@
-"""The content of an exported folder: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
+"""What an export makes: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ _LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classificati
 
 
 @dataclass(frozen=True)
-class Content:
-    """The content of an exported folder."""
+class Target:
+    """What an exported folder holds."""
 
     format: str  # one of ``FORMATS``
     architecture: str  # one of ``ARCHITECTURES``
@@ -52,59 +52,59 @@ def default_format(source: LoadedCheckpoint) -> str:
     """
     kind = source.imported_as
     # Names of special tokens tell BERT from RoBERTa, whose layers are equal.
-    like_bert = source.tokenizer.mask_text == "[MASK]"
+    like_bert = source.mask_text == "[MASK]"
     stock = ("modernbert", "mpnet", *(("bert", "roberta") if like_bert else ("roberta", "bert")))
     candidates = (form for form in (kind, *stock) if form in FORMATS)
-    return next((form for form in candidates if not obstacles(source, Content(form, "encoder"))), "maelm")
+    return next((form for form in candidates if not obstacles(source, Target(form, "encoder"))), "maelm")
 
 
-def choose_content(
+def choose_target(
     source: LoadedCheckpoint,
     form: str,
     architecture: str | None = None,
     head: str | None = None,
     labels: Path | None = None,
-) -> Content:
-    """Choose the content of an export to ``form``, one of ``FORMATS``, or raise ValueError if it would not be exact.
+) -> Target:
+    """Choose what an export to ``form``, one of ``FORMATS``, or raise ValueError if it would not be exact.
 
     The default architecture is what the checkpoint was trained for, or the encoder alone if the format cannot represent
     its prediction of masks. ``head`` is needed only if there are several; ``labels`` is a file with one label per line.
     """
     wanted = architecture or _trained_for(source, head)
-    content = _content(source, form, wanted, head, labels)
-    found = obstacles(source, content)
+    target = _target(source, form, wanted, head, labels)
+    found = obstacles(source, target)
     if found and architecture is None and wanted == "masked-lm":
-        encoder = Content(form, "encoder")
+        encoder = Target(form, "encoder")
         if not obstacles(source, encoder):
             logger.warning("only the encoder is exported, without prediction of masks: %s", "; ".join(found))
             return encoder
     if found:
-        other = "" if obstacles(source, replace(content, format="maelm")) else " --format maelm represents it."
+        other = "" if obstacles(source, replace(target, format="maelm")) else " --format maelm represents it."
         raise ValueError(
-            f"{source.checkpoint.path} cannot become a {content.class_name} of Hugging Face: {'; '.join(found)}.{other}"
+            f"{source.checkpoint.path} cannot become a {target.class_name} of Hugging Face: {'; '.join(found)}.{other}"
         )
-    return content
+    return target
 
 
-def obstacles(source: LoadedCheckpoint, content: Content) -> list[str]:
-    """Return the reasons why the format cannot represent the content; empty if it can."""
+def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
+    """Return the reasons why the format cannot represent the target; empty if it can."""
     layer = source.options.layer
-    if (layer == "modern") != (content.format == "modernbert"):
+    if (layer == "modern") != (target.format == "modernbert"):
         return [f"its layers are {layer}: --format modernbert is for modern layers, other formats are for other layers"]
-    found = _obstacles_of_positions(source.options, content.format)
-    if content.architecture == "masked-lm":
-        found += _obstacles_of_prediction(source, content.format)
-    family = FAMILIES[content.format]
+    found = _obstacles_of_positions(source.options, target.format)
+    if target.architecture == "masked-lm":
+        found += _obstacles_of_prediction(source, target.format)
+    family = FAMILIES[target.format]
     if family.eps is not None and source.options.layer_norm_eps != family.eps:
         found.append(
             f"its LayerNorms add {source.options.layer_norm_eps} to the variance, but those of "
-            f"{FORMATS[content.format]} always add {family.eps}"
+            f"{FORMATS[target.format]} always add {family.eps}"
         )
-    if content.head is not None and content.architecture not in family.heads:
-        found.append(f"{content.class_name} computes scores in another way than our head")
-    head = None if content.head is None else source.model.classification_heads[content.head]
+    if target.head is not None and target.architecture not in family.heads:
+        found.append(f"{target.class_name} computes scores in another way than our head")
+    head = None if target.head is None else source.model.classification_heads[target.head]
     if isinstance(head, ClassificationHead) and head.dense.out_features != head.dense.in_features:
-        found.append(f"the head {content.head!r} has a dense layer whose width is not the model's")
+        found.append(f"the head {target.head!r} has a dense layer whose width is not the model's")
     return found
 
 
@@ -162,13 +162,13 @@ def _head(source: LoadedCheckpoint, name: str | None) -> str:
     return names[0]
 
 
-def _content(source: LoadedCheckpoint, form: str, architecture: str, head: str | None, labels: Path | None) -> Content:
+def _target(source: LoadedCheckpoint, form: str, architecture: str, head: str | None, labels: Path | None) -> Target:
     if architecture in ("encoder", "masked-lm"):
         if labels is not None:
             raise ValueError(f"--labels names the outputs of a fine-tuned head, but {architecture} has none: omit it")
         if head is not None:
             raise ValueError(f"--head names a fine-tuned head, but {architecture} has none: give --architecture")
-        return Content(form, architecture)
+        return Target(form, architecture)
     name = _head(source, head)
     scores_tokens = isinstance(source.model.classification_heads[name], TokenHead)
     if scores_tokens != (architecture != "sequence-classification"):
@@ -178,8 +178,8 @@ def _content(source: LoadedCheckpoint, form: str, architecture: str, head: str |
     if architecture == "question-answering":
         if outputs != len(_START_AND_END):
             raise ValueError(f"an answer has a start and an end, but the head {name!r} has {outputs} outputs")
-        return Content(form, architecture, name, _START_AND_END)
-    return Content(form, architecture, name, _labels(source.data / _LABEL_FILES[architecture], outputs, labels))
+        return Target(form, architecture, name, _START_AND_END)
+    return Target(form, architecture, name, _labels(source.data / _LABEL_FILES[architecture], outputs, labels))
 
 
 def _labels(usual: Path, outputs: int, given: Path | None) -> tuple[str, ...]:

@@ -1,15 +1,18 @@
 """Conversion of imported models to checkpoints in the form that fairseq's trainer writes."""
 
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf, open_dict
-from torch import Tensor
 
 from fairseq_maelm.checkpoints.fit import SETTINGS, model_settings, pack_settings
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.interop.importing.source import Source
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+from fairseq_maelm.models.checkpoint_model import build_model
+from fairseq_maelm.models.checkpoint_reader import Checkpoint
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
@@ -43,29 +46,27 @@ def task_options(options: dict[str, Any]) -> list[str]:
     return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def build_state(source: Source, dictionary: Any) -> dict[str, Any]:
-    """Return the content of the checkpoint; ``dictionary`` is the result's, with <mask>."""
+def converted(source: Source, dictionary: Any, folder: Path) -> LoadedCheckpoint:
+    """Return a source as a checkpoint of the folder that it will be written to; ``dictionary`` has <mask>."""
     model, order = source.options, source.vocabulary.order
     weights = dict(source.weights)
     if order != list(range(len(order))):
         for name in ("encoder.embed_tokens.weight", "lm_head.bias"):
             if name in weights:
                 weights[name] = weights[name][torch.tensor(order)]
-    # Without copying, torch would save the whole storage of every slice.
+    # Without copying, every slice would hold the whole storage.
     weights = {name: weight.detach().clone() for name, weight in weights.items()}
-    state = untrained_state(weights, fairseq_options(model)[1], model, source.task_options)
-    config = SimpleNamespace(**state["cfg"]["model"])
-    weights[SETTINGS] = pack_settings(model_settings(config, dictionary))
-    return state
+    state = untrained_state(fairseq_options(model)[1], model, source.task_options)
+    config = OmegaConf.create(state.pop("cfg"))
+    weights[SETTINGS] = pack_settings(model_settings(config.model, dictionary))
+    checkpoint = Checkpoint(folder / CHECKPOINT_FILE, config, weights, state)
+    return LoadedCheckpoint(checkpoint, build_model(checkpoint, dictionary), dictionary, folder)
 
 
-def untrained_state(
-    weights: dict[str, Tensor], arch: str, model_options: dict[str, Any], task_options: dict[str, Any]
-) -> dict[str, Any]:
-    """Return a checkpoint of the task maelm as fairseq's trainer writes it, before its first update.
+def untrained_state(arch: str, model_options: dict[str, Any], task_options: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint of the task maelm as fairseq's trainer writes it before its first update, without weights.
 
     Args:
-        weights: the model's whole state dictionary.
         arch: name of the size, which gives options that ``model_options`` lack.
         model_options: options of the model ``maelm``, name -> value.
         task_options: options of the task ``maelm``, name -> value.
@@ -81,7 +82,6 @@ def untrained_state(
     return {
         "args": None,
         "cfg": OmegaConf.to_container(configuration, resolve=True, enum_to_str=True),
-        "model": weights,
         "criterion": {},
         # Optimizer, schedule and data start from the beginning.
         "optimizer_history": [

@@ -85,7 +85,7 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
         weights=take_weights(model.state_dict(), FAIRSEQ_ROBERTA, options, "masked-lm", first_position=first_position),
         vocabulary=_read_vocabulary(folder, dictionary),
         compute=compute,
-        facts={"kind": "fairseq roberta", "files": {path.name: sha256_of(path)}},
+        facts={"kind": "fairseq roberta", f"SHA-256 of {path.name}": sha256_of(path)},
     )
 
 

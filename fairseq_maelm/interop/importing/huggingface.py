@@ -80,7 +80,7 @@ def open_folder(folder: Path) -> Source:
         facts={
             "kind": f"Hugging Face {config['model_type']}",
             "architectures": config.get("architectures"),
-            "files": {file.name: sha256_of(file) for file in files},
+            **{f"SHA-256 of {file.name}": sha256_of(file) for file in files},
         },
         files=kept_files(folder) if is_stock else {},
         kept_weights=kept,

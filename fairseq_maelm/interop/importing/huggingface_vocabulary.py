@@ -36,8 +36,8 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
     """Order the embeddings of a model as a fairseq dictionary: <s>, <pad>, </s>, <unk>, all other tokens, <mask>.
 
-    RoBERTa and MPNet have this order already, so that their numbers stay. Text is encoded with the folder's
-    sentencepiece model, or else with its tokenizer.json, whose tokens get our numbers. ``rows`` is the number of
+    RoBERTa and MPNet have this order already, so that their numbers stay. The tokens of the folder's tokenizer.json get
+    our numbers; text is encoded with its sentencepiece model if it has one. ``rows`` is the number of
     embeddings, and ``pad`` the model's number of the padding symbol.
     """
     tokenizer = open_source_tokenizer(folder)
@@ -54,16 +54,14 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
     order = [*first, *ordinary, last]
     tokens = {number: token for token, number in numbers.items()}
     symbols = _symbols([(number, tokens.get(number)) for number in ordinary])
+    file = folder / TOKENIZER_FILE
+    content = file.read_text("utf-8") if file.is_file() else tokenizer.to_str(pretty=True)
+    if order != list(range(rows)):
+        content = renumber(content, {theirs: ours for ours, theirs in enumerate(order)}, folder)
+    files = {TOKENIZER_FILE: content.encode("utf-8")}
     if (folder / MODEL_FILE).is_file():
         symbols = _check_pieces(folder, symbols)
-        files = {MODEL_FILE: (folder / MODEL_FILE).read_bytes()}
-    else:
-        number_of = {theirs: ours for ours, theirs in enumerate(order)}
-        file = folder / TOKENIZER_FILE
-        content = file.read_text("utf-8") if file.is_file() else tokenizer.to_str(pretty=True)
-        if order != list(range(rows)):
-            content = renumber(content, number_of, folder)
-        files = {TOKENIZER_FILE: content.encode("utf-8")}
+        files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
     return SourceVocabulary(order, symbols, files, encode_of(tokenizer))
 
 

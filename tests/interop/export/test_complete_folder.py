@@ -13,7 +13,7 @@ from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.checkpoints import locate
 from fairseq_maelm.checkpoints.folder import write_sums
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, find_checkpoint
-from fairseq_maelm.checkpoints.plain_data import CheckpointError
+from fairseq_maelm.checkpoints.plain_data import CheckpointError, read_state
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.run import import_model
@@ -75,11 +75,10 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_import_restores_the_rounded_checkpoint(data: Path, tmp_path: Path, case: str) -> None:
+def test_the_folder_is_the_rounded_checkpoint(data: Path, tmp_path: Path, case: str) -> None:
     form, dtype, options = CASES[case]
     before = torch.load(write_complete(tmp_path / "folder", data, form, dtype, **options), weights_only=True)
-    imported = import_model(tmp_path / "folder", tmp_path / "imported")
-    after = torch.load(tmp_path / "imported" / "checkpoint_best.pt", weights_only=True)
+    after = read_state(tmp_path / "folder" / CHECKPOINT_FILE)
     assert after["model"].keys() == before["model"].keys()
     for name, weight in before["model"].items():
         kept = weight.half().float() if dtype == "float16" and weight.is_floating_point() else weight
@@ -91,10 +90,9 @@ def test_import_restores_the_rounded_checkpoint(data: Path, tmp_path: Path, case
     assert len(task) == len(before["cfg"]["task"]) or task["_name"] == "sentence_prediction"
     assert after["optimizer_history"][-1]["num_updates"] == 30 and after["extra_state"]["val_loss"] == 4.25
     for name in ("dict.txt", "sentencepiece.bpe.model"):
-        assert (tmp_path / "imported" / name).read_bytes() == (data / name).read_bytes()
-    words = imported.model_options
-    assert ("--share-decoder-positions" in words) == (case == "maelm") and "False" not in words
-    assert ("--decoder-attention" in words) == (case == "cross-attention")
+        assert (tmp_path / "folder" / name).read_bytes() == (data / name).read_bytes()
+    with pytest.raises(ValueError, match="is a checkpoint already: give it as --checkpoint"):
+        import_model(tmp_path / "folder", tmp_path / "imported")
 
 
 def test_stock_transformers_opens_the_encoder(shipped: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -183,10 +181,8 @@ def test_another_name_is_one_error_with_the_names(package: Path, capsys: pytest.
     assert stopped.value.code == 2 and expected in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match=expected):
         MaelmModel.from_pretrained("nobody")
-    with pytest.raises(
-        SystemExit, match=f"no folder or checkpoint nobody: .* a checkpoint file, {NAME}, or --download"
-    ):
-        cli.main(["import", "nobody", "--output", "imported"])
+    with pytest.raises(SystemExit, match=f"{NAME} is a checkpoint already"):
+        cli.main(["import", NAME, "--output", "imported"])
 
 
 @pytest.mark.parametrize("command", ["fill", "score", "probe", "analyze", "export"])

@@ -70,7 +70,7 @@ def test_every_folder_opens_as_every_class(own: str, options: dict[str, Any], tm
     data = train_vocabulary(tmp_path / "data")
     write_checkpoint(tmp_path / "checkpoint.pt", data, scale=0.1, **options)
     done = export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", ExportSettings("maelm"))
-    assert done.content.architecture == own
+    assert done.target.architecture == own
     # The folder's class is first; the others have the same encoder.
     others = [each for each in ARCHITECTURES if each != own]
     ran = without_package(OPEN, done.folder, *(AUTO_CLASSES[each] for each in (own, *others)))

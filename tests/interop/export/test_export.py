@@ -51,7 +51,7 @@ def opened(done: Export, architecture: str | None = None) -> tuple[Any, Any]:
     import fairseq_maelm.hf  # noqa: F401
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(done.folder)
-    model = CLASSES[architecture or done.content.architecture].from_pretrained(done.folder)
+    model = CLASSES[architecture or done.target.architecture].from_pretrained(done.folder)
     return tokenizer, model.eval()
 
 
@@ -81,7 +81,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_masks_are_filled_as_by_the_hub(variant: str, data: Path, tmp_path: Path) -> None:
     done = exported(tmp_path, data, "maelm", scale=0.15, **VARIANTS[variant])
-    assert done.content.class_name == "MaelmForMaskedLM"
+    assert done.target.class_name == "MaelmForMaskedLM"
     assert [each.what for each in done.agreements] == ["hidden states", "masked-lm scores"]
     assert all(each.difference <= 1e-5 * max(1, each.size) and each.size > 0.1 for each in done.agreements)
     tokenizer, model = opened(done)
@@ -141,7 +141,7 @@ def test_the_default_is_the_stock_model_that_computes_the_same(
 def test_heads_score_as_before(form: str, head: str, architecture: str, data: Path, tmp_path: Path) -> None:
     task = {"_name": {"spans": "maelm_squad", "tags": "maelm_tagging"}.get(head, "sentence_prediction")}
     done = exported(tmp_path, data, form, scale=0.2, task=task, heads=(head,), **STOCK.get(form, {}))
-    assert done.content.architecture == architecture
+    assert done.target.architecture == architecture
     tokenizer, model = opened(done)
     batch = tokenizer(["the old house", "a river"], ["by the river", "three"], return_tensors="pt", padding=True)
     with torch.no_grad():
@@ -223,7 +223,7 @@ def test_the_encoder_of_mae_lm_is_exported_without_a_prediction_head(
     data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     done = exported(tmp_path, data, "mpnet", **MPNET_BUCKETS)
-    assert done.content.class_name == "MPNetModel"
+    assert done.target.class_name == "MPNetModel"
     assert "without prediction of masks: it predicts masked tokens by its decoder" in caplog.text
     from safetensors import safe_open
 

@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,7 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 96,
-    "max_position_embeddings": 42,
+    "max_position_embeddings": 514,
     "layer_norm_eps": 1e-5,
     "pad_token_id": 1,
 }
@@ -100,7 +101,7 @@ def save(folder: Path, family: str, tokenizer: Any, rows: int, names: dict[str, 
     """Write a masked language model with random weights (matrices of deviation ``scale``), by transformers."""
     scale = changes.pop("scale", 0.3)
     folder.mkdir(parents=True, exist_ok=True)
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=40)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=512)
     fast.save_pretrained(folder)
     config = getattr(transformers, f"{family}Config")(vocab_size=rows, **{**SIZES, **changes})
     torch.manual_seed(3)
@@ -156,6 +157,88 @@ def folder_of(folder: Path) -> Path:
     """Return the path of a source's corpus, next to it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     return folder.parent
+
+
+def bert_vocabulary(folder: Path) -> Path:
+    """Make a RoBERTa whose special symbols have BERT's names and numbers, with rows without tokens."""
+    tokenizer = word_pieces(folder_of(folder), BERT_SPECIAL, [])
+    rows = tokenizer.get_vocab_size() + 3
+    return save(folder, "Roberta", tokenizer, rows, BERT_NAMES, pad_token_id=0)
+
+
+def early_mask(folder: Path) -> Path:
+    """Make a RoBERTa with <mask> right after the other special symbols, as when a tokenizer is trained with them."""
+    tokenizer = byte_pairs(folder_of(folder), [*SPECIAL, "<mask>"], [])
+    return save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size())
+
+
+def mpnet(folder: Path) -> Path:
+    """Make a folder like mpnet-base: unknown text becomes [UNK], an ordinary token, and never <unk>."""
+    tokenizer = word_pieces(folder_of(folder), [*SPECIAL, "[UNK]"], ["<mask>"])
+    return save(folder, "MPNet", tokenizer, tokenizer.get_vocab_size())
+
+
+def xlm_roberta(folder: Path, **changes: Any) -> Path:
+    tokenizer, model = pieces(folder_of(folder))
+    save(folder, "XLMRoberta", tokenizer, tokenizer.get_vocab_size(), type_vocab_size=1, **changes)
+    (folder / MODEL_FILE).write_bytes(model)
+    return folder
+
+
+def added_outside(folder: Path) -> Path:
+    """Make a RoBERTa with more rows than tokens and <mask> outside of the tokenizer's model."""
+    tokenizer = byte_pairs(folder_of(folder), SPECIAL, ["<mask>"])
+    return save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size() + 7)
+
+
+def unigram(folder: Path) -> Path:
+    """Make a CamemBERT with a unigram tokenizer.json alone and rows without tokens."""
+    tokenizer, _ = pieces(folder_of(folder))
+    return save(folder, "Camembert", tokenizer, tokenizer.get_vocab_size() + 3, type_vocab_size=1)
+
+
+def bert(folder: Path, family: str = "Bert", **changes: Any) -> Path:
+    """Make a folder like bert-base, with WordPiece, its numbers and two token types."""
+    tokenizer = word_pieces(folder_of(folder), BERT_SPECIAL, [])
+    template = [(each, tokenizer.token_to_id(each)) for each in ("[SEP]", "[CLS]")]
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(*template)
+    sizes = {"pad_token_id": 0, "max_position_embeddings": 512, "layer_norm_eps": 1e-12, **changes}
+    return save(folder, family, tokenizer, tokenizer.get_vocab_size(), BERT_NAMES, **sizes)
+
+
+def distilbert(folder: Path) -> Path:
+    return bert(folder, "DistilBert", dim=48, n_layers=2, n_heads=4, hidden_dim=96)
+
+
+def electra(folder: Path) -> Path:
+    return bert(folder, "Electra", embedding_size=48)
+
+
+def long_modernbert(folder: Path) -> Path:
+    """Make a folder with ModernBERT's window and more positions than its window."""
+    return modernbert_folder(folder, max_position_embeddings=2048, local_attention=128)
+
+
+def ettin(folder: Path) -> Path:
+    """Make a folder like Ettin's encoders, with one rotary base."""
+    return modernbert_folder(folder, rope_parameters=rope(full_attention=160_000.0, sliding_attention=160_000.0))
+
+
+# A folder of each kind; distilroberta is a roberta with fewer layers.
+FOLDERS: dict[str, Callable[[Path], Path]] = {
+    "bert": bert,
+    "distilbert": distilbert,
+    "electra": electra,
+    "roberta": roberta_folder,
+    "roberta, mask in front": early_mask,
+    "roberta, vocabulary of bert": bert_vocabulary,
+    "roberta, spare rows": added_outside,
+    "xlm-roberta": xlm_roberta,
+    "camembert": unigram,
+    "mpnet": mpnet,
+    "modernbert": long_modernbert,
+    "ettin": ettin,
+}
 
 
 def edit_config(folder: Path, **changes: Any) -> Path:

@@ -12,8 +12,7 @@ from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, import_model
 
 from . import sources
-from .test_exported_again import weights_of
-from .test_import import FOLDERS, bert
+from .test_families import load_file
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +20,9 @@ BASE = {"hidden_size": 768, "num_attention_heads": 12, "scale": 0.04}
 OF_BERT = {**BASE, "num_hidden_layers": 12, "intermediate_size": 3072}
 OF_MODERNBERT = {**BASE, "num_hidden_layers": 22, "intermediate_size": 1152, "max_position_embeddings": 8192}
 SIZES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "bert-base": (bert, {**OF_BERT, "max_position_embeddings": 512}),
+    "bert-base": (sources.bert, {**OF_BERT, "max_position_embeddings": 512}),
     "roberta-base": (sources.roberta_folder, {**OF_BERT, "max_position_embeddings": 514}),
-    "xlm-roberta-base": (FOLDERS["xlm_roberta"], {**OF_BERT, "max_position_embeddings": 514}),
+    "xlm-roberta-base": (sources.xlm_roberta, {**OF_BERT, "max_position_embeddings": 514}),
     "ModernBERT-base": (sources.modernbert_folder, {**OF_MODERNBERT, "local_attention": 128}),
 }
 
@@ -33,8 +32,8 @@ SIZES: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_states_and_scores_agree_and_weights_come_back(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 16, 128 and 512 tokens, each alone and together with padding."""
-    monkeypatch.setattr(compare_outputs, "LENGTHS", (16, 128, 512))
+    """At 16, 128 and 512 tokens, and 2,048 and 8,192 where there are positions, alone and together with padding."""
+    monkeypatch.setattr(compare_outputs, "LENGTHS", (16, 128, 512, 2048, 8192))
     make, sizes = SIZES[name]
     folder = make(tmp_path / "source", **sizes)
     imported = import_model(folder, tmp_path / "imported")
@@ -43,5 +42,5 @@ def test_states_and_scores_agree_and_weights_come_back(
         logger.info("%s: %s", name, each.describe())
         assert each.difference <= 1e-5 * each.size and each.size > 0.5
     export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "folder", ExportSettings())
-    before, after = weights_of(folder), weights_of(tmp_path / "folder")
+    before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "folder"))
     assert before.keys() == after.keys() and all(torch.equal(weight, after[key]) for key, weight in before.items())

@@ -7,15 +7,16 @@ import pytest
 import torch
 from end_to_end.toy import run, write_corpus
 
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
+from fairseq_maelm.checkpoints.plain_data import read_state
 from fairseq_maelm.interop.importing.run import import_model
 
 from . import sources
 from .sources import transformers
-from .test_import import bert
 
 
 def parameters(path: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+    state: dict[str, torch.Tensor] = read_state(path)["model"]
     return state
 
 
@@ -33,7 +34,7 @@ def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
     (tmp_path / "table.tsv").write_text(lines)
     prepare = ["maelm", "prepare", "sentences", "--vocabulary", tmp_path / "imported"]
     run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
-    checkpoint = tmp_path / "imported" / "checkpoint_best.pt"
+    checkpoint = tmp_path / "imported" / CHECKPOINT_FILE
     finetune = ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", tmp_path / "saved"]
     finetune += ["--batch-size", 8, "--gpus", 0, "--", "--lr", 0, "--max-update", 1, "--weight-decay", 0]
     run(finetune)
@@ -48,7 +49,7 @@ def modernbert(folder: Path) -> Path:
     return sources.modernbert_folder(folder, max_position_embeddings=200)
 
 
-PUBLISHED = {"roberta": sources.roberta_folder, "bert": bert, "modernbert": modernbert}
+PUBLISHED = {"roberta": sources.roberta_folder, "bert": sources.bert, "modernbert": modernbert}
 
 
 @pytest.mark.slow
@@ -71,7 +72,7 @@ def test_a_published_encoder_is_adapted_without_masks(family: str, tmp_path: Pat
     assert "the checkpoint has no decoder" in output and "--decoder-attention cross" in output
     assert "this run is complete after 4 updates" in run([*pretrain, "--output", tmp_path / "adapted"])
     run([*pretrain, "lr=0", "max-update=1", "weight-decay=0", "--output", tmp_path / "still"])
-    before = parameters(tmp_path / "base" / "checkpoint_best.pt")
+    before = parameters(tmp_path / "base" / CHECKPOINT_FILE)
     after, still = (parameters(tmp_path / name / "checkpoint_last.pt") for name in ("adapted", "still"))
     assert any(name.startswith("decoder.") for name in after)
     moved = [

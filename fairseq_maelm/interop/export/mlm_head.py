@@ -1,0 +1,102 @@
+"""The LM head of an MAE-LM on its encoder, without the decoder through which it was trained, and how well it fits."""
+
+import copy
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from fairseq_maelm.checkpoints.fit import SETTINGS, model_settings, pack_settings
+from fairseq_maelm.data.blocks import TokenBlocks, split_files
+from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
+from fairseq_maelm.data.masking import MaskingScheme
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+from fairseq_maelm.models.checkpoint_model import build_model
+from fairseq_maelm.models.config import MaelmModelConfig
+from fairseq_maelm.text.dictionary import real_tokens
+
+# Held-out sequences, those of a batch, and BERT's share of masks.
+_SEQUENCES, _BATCH, _MASK_PROB = 256, 8, 0.15
+_SEED = _EPOCH = 1
+
+
+@dataclass(frozen=True)
+class HeadLosses:
+    """The loss of the same masked tokens with and without the decoder, in bits a token."""
+
+    tokens: int
+    without_decoder: float
+    with_decoder: float
+
+    def describe(self) -> str:
+        """Return one line for the user and for the model card."""
+        more = self.without_decoder - self.with_decoder
+        return (
+            f"LM head without the decoder: {self.without_decoder:.2f} bits a masked token with masks in the input, "
+            f"{self.with_decoder:.2f} through the decoder ({more:+.2f}; {self.tokens:,} held-out tokens)"
+        )
+
+
+def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
+    """Return a checkpoint whose LM head is on the encoder, which sees masks, as in the MLM that it grew out of.
+
+    Raises:
+        ValueError: the checkpoint has no decoder, or an LM head that only fits its decoder.
+    """
+    path, model = source.checkpoint.path, source.model
+    if model.decoder is None:
+        raise ValueError(f"--with-mlm-head leaves out a decoder, but {path} has none: omit it")
+    if model.decoder.autoregressive or model.lm_head.dense.in_features != source.options.encoder_embed_dim:
+        raise ValueError(f"--with-mlm-head: the LM head of {path} only fits its decoder")
+    config = copy.deepcopy(source.checkpoint.config)
+    for name, field in MaelmModelConfig.__dataclass_fields__.items():
+        if name.startswith("decoder_"):
+            config.model[name] = field.default
+    config.model.decoder_layers = 0
+    config.task.update({"masked_input": "kept", "encoder_mask_fraction": 0.0, "encoder_positions": "original"})
+    weights = {name: each for name, each in source.checkpoint.weights.items() if not name.startswith("decoder.")}
+    weights[SETTINGS] = pack_settings(model_settings(config.model, source.dictionary))
+    checkpoint = replace(source.checkpoint, config=config, weights=weights)
+    return replace(source, checkpoint=checkpoint, model=build_model(checkpoint, source.dictionary))
+
+
+def measure(source: LoadedCheckpoint, mlm: LoadedCheckpoint) -> HeadLosses:
+    """Return the losses of a checkpoint and of its form ``without_decoder`` on the validation set of its data.
+
+    Raises:
+        FileNotFoundError: the folder of the vocabulary has no validation set.
+    """
+    losses = [_loss(each) for each in (mlm, source)]
+    return HeadLosses(losses[0][1], losses[0][0], losses[1][0])
+
+
+@torch.no_grad()
+def _loss(source: LoadedCheckpoint) -> tuple[float, int]:
+    """Return the mean loss in bits, and the number of predicted tokens."""
+    try:
+        paths = split_files(str(source.data), "valid", combine=False)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"--with-mlm-head measures the head on held-out text, and there is none in {source.data}: give "
+            "--vocabulary with the folder of the prepared text"
+        ) from error
+    dictionary, length = source.dictionary, source.model.max_positions()
+    length = min(length, int(source.checkpoint.config.task.get("tokens_per_sample") or length))
+    blocks = TokenBlocks(paths, "complete", length, dictionary.bos())
+    blocks.check_tokens(source.model.mask_index)
+    data = MaskedBlockDataset(
+        blocks,
+        MaskingScheme(_MASK_PROB, real_tokens(dictionary)),
+        Symbols(dictionary.pad(), source.model.mask_index),
+        source.checkpoint.view,
+        _SEED,
+        _EPOCH,
+    )
+    chosen = np.random.default_rng(_SEED).permutation(len(blocks))[:_SEQUENCES]
+    nats, tokens = 0.0, 0
+    for begin in range(0, len(chosen), _BATCH):
+        batch = data.collate(np.sort(chosen[begin : begin + _BATCH]))
+        nats += float(source.model(**batch["net_input"], target=batch["target"])[0])
+        tokens += batch["target"].numel()
+    return nats / tokens / math.log(2), tokens
