@@ -10,7 +10,8 @@ from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
 from fairseq_maelm.text.dictionary import load_dictionary
 
 # BERT's masking (Devlin et al., 2019), which published encoders were trained with.
-_MLM = {"masked-input": "kept", "decoder-layers": 0, "leave-unmasked-prob": 0.1, "random-token-prob": 0.1}
+_MLM: dict[str, Any] = {"masked-input": "kept", "leave-unmasked-prob": 0.1, "random-token-prob": 0.1}
+_MLM |= {"decoder-layers": 0, "decoder-attention": None}
 # The share of general text, the rise of its loss in bits that ends a run, and its validation.
 _GENERAL = {"general-ratio": 0.25, "general-loss-bound": 0.1, "valid-subset": "valid,general"}
 # Validations of a run.

@@ -139,7 +139,7 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         ),
         "code-of-its-own": (
             _configured(model_type="roberta", auto_map={"AutoModel": "modeling.Model"}),
-            "it has code of its own .* which is never run",
+            "config.json names code in the folder .* which is never run",
         ),
         "other-kind": (_configured(model_type="t5"), "model_type 't5' is not one of"),
         "norm-in-front": (_configured(model_type="roberta-prelayernorm"), "LayerNorms are before"),

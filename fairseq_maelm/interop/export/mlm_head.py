@@ -45,7 +45,7 @@ def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
         ValueError: the checkpoint has no decoder, or an LM head that only fits its decoder.
     """
     path, model = source.checkpoint.path, source.model
-    if model.decoder is None:
+    if model.decoder is None or model.lm_head is None:
         raise ValueError(f"--with-mlm-head leaves out a decoder, but {path} has none: omit it")
     if model.decoder.autoregressive or model.lm_head.dense.in_features != source.options.encoder_embed_dim:
         raise ValueError(f"--with-mlm-head: the LM head of {path} only fits its decoder")

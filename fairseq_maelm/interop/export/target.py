@@ -1,4 +1,4 @@
-"""What an export makes: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
+"""The target of an export: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classificati
 
 @dataclass(frozen=True)
 class Target:
-    """What an exported folder holds."""
+    """A kind of folder to write: its class, its labels, and the source that it goes back to."""
 
     format: str  # one of ``FORMATS``
     architecture: str  # one of ``ARCHITECTURES``

@@ -72,7 +72,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if kind not in FAMILIES:
         raise refuse(folder, f"model_type {kind!r} is not one of {', '.join(FAMILIES)}")
     if config.get("auto_map") and kind != "maelm":
-        raise refuse(folder, "it has code of its own (auto_map in config.json), which is never run")
+        raise refuse(folder, "config.json names code in the folder (auto_map), which is never run")
     _check_sizes(folder, config)
     eps = _layer_norm_eps(config)
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
