@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Random accidents with every command that writes: kills, changed bytes, a full disk, two processes, a lost rank.
+# Random accidents with every command that writes: kills, a full disk, two processes, a lost rank.
 #
 #     bash scripts/robustness.sh [--trials N] [--seed N]     200 trials take about half an hour on one core
 #

@@ -41,28 +41,25 @@ def limit_memory() -> tuple[int, int]:
 
 
 class Child:
-    """A command in a child process, which may write files up to a limit and use little memory."""
+    """A command in a child process, which may have to do with little memory."""
 
-    def __init__(self, words: Sequence[str], file_limit: int | None = None, little_memory: bool = False) -> None:
+    def __init__(self, words: Sequence[str], little_memory: bool = False) -> None:
         reading, writing = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             os.close(reading)
-            self._become(words, writing, file_limit, little_memory)
+            self._become(words, writing, little_memory)
         os.close(writing)
         self._parts: list[bytes] = []
         self._reader = threading.Thread(target=self._read, args=(reading,))
         self._reader.start()
 
-    def _become(self, words: Sequence[str], writing: int, file_limit: int | None, little_memory: bool) -> None:
+    def _become(self, words: Sequence[str], writing: int, little_memory: bool) -> None:
         status = 1
         try:
             os.setsid()
             os.dup2(writing, 1)
             os.dup2(writing, 2)
-            if file_limit is not None:
-                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
             if little_memory:
                 limit_memory()
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115

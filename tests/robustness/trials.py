@@ -1,4 +1,4 @@
-"""Random accidents: kills, rot, a full disk, two processes at once, a lost rank; what was tried, and what survived.
+"""Random accidents: kills, a full disk, two processes at once, a lost rank; what was tried, and what survived.
 
 ``scripts/robustness.sh`` runs it. Every trial runs a real command in a child of this process, which has all imports
 done, so that accidents strike the work and not the imports. It has survived if nothing wrong gets a real name, if the
@@ -29,7 +29,7 @@ from fairseq_maelm import register
 from fairseq_maelm.cli import SUB_COMMANDS, module_of
 from robustness.child import Child, Ended
 from robustness.commands import GOOD
-from robustness.world import PREPARED, World
+from robustness.world import World
 
 _TRAINING = (
     "pretrain {data} --output {new} --recipe tiny --gpus 0 --set batch-sequences=4 sequence-length=32 "
@@ -47,7 +47,6 @@ COMMANDS = {
     "pretrain": _TRAINING,
 }
 TRAINING = ("pretrain", "finetune")
-_OF_A_CHECKPOINT = ("score", "export", "finetune")
 # Those that write one file; a second run of the same refuses it.
 _OF_A_FILE = ("predict", "evaluate squad")
 
@@ -151,13 +150,6 @@ class Trials:
         status = 0 if ended.status == -signal.SIGKILL else ended.status
         return self._after_failure(command, Ended(status, ended.output)) or self.again(command)
 
-    def file_limit(self, command: str) -> str:
-        """Let no file grow beyond a random size."""
-        limit = 2 ** self.random.randint(6, 16)
-        ended = Child(self.words(command), file_limit=limit).wait()
-        wrong = self._after_failure(command, ended) or self.again(command)
-        return wrong and f"{limit} bytes: {wrong}"
-
     def full_disk(self, command: str) -> str:
         """Write to a disk that is too small, or just not; then make it larger."""
         size = int(self.random.uniform(0.01, 1.3) * self.bytes[command]) + 4096
@@ -175,42 +167,6 @@ class Trials:
         if bad or all(each.status for each in ended):
             return f"ended with {[each.status for each in ended]}: {(bad or ended)[0].output[-300:]}"
         return self.again(command)
-
-    def rot(self, name: str) -> str:
-        """Change a byte of a prepared folder, or cut a file: the command that made it must say so."""
-        folder = self.world.folder / name
-        files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size)
-        file = self.random.choice(list(files))
-        with self._damaged(file) as place:
-            line = f"{PREPARED[name]} --vocabulary {{data}} --output {{{name}}}"
-            ended = Child(self.world.words(line)).wait()
-            # The manifest says nothing of itself: what it holds that does not matter may change.
-            harmless = ended.status == 0 and file.name == "manifest.json"
-            return "" if ended.told or harmless else f"{file.name} at {place}: {ended.status}: {ended.output[-300:]}"
-
-    @contextlib.contextmanager
-    def _damaged(self, file: Path) -> Iterator[int]:
-        """Change a byte of a file at a random place, or cut it there; at the end it is what it was."""
-        content, state = file.read_bytes(), file.stat()
-        place = self.random.randrange(len(content))
-        rest = b"" if self.random.random() < 0.3 else bytes([content[place] ^ 1]) + content[place + 1 :]
-        file.write_bytes(content[:place] + rest)
-        try:
-            yield place
-        finally:
-            file.write_bytes(content)
-            os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
-
-    def rotten_checkpoint(self, command: str) -> str:
-        """Change a byte of a checkpoint, or cut it: whoever reads it must say so."""
-        with self._damaged(self.world.path("pretrained")) as place:
-            ended = Child(self.words(command)).wait()
-            if ended.status == 0:
-                # Manifests know the checkpoint by its checksum.
-                found = {**fingerprint(self.new), "manifest.json": self.expected[command].get("manifest.json", "")}
-                same = self.expected[command].items() <= found.items()
-                return "" if same else f"byte {place} changed the result in silence"
-            return "" if ended.told else f"byte {place}: ended with {ended.status}: {ended.output[-300:]}"
 
     def lost_rank(self, command: str) -> str:
         """Kill one of two ranks at a random moment: the other ends too, and both go on from there."""
@@ -244,13 +200,10 @@ class Trials:
         kinds: list[tuple[str, Callable[[str], str], Sequence[str]]] = [
             ("killed at a random moment", self.kill, list(COMMANDS)),
             ("the disk is full", self.full_disk, list(COMMANDS)),
-            ("a file cannot grow further", self.file_limit, list(COMMANDS)),
             ("two processes at once", self.two_processes, [name for name in COMMANDS if name not in _OF_A_FILE]),
-            ("a byte of prepared data changed, or cut", self.rot, list(PREPARED)),
-            ("a byte of a checkpoint changed, or cut", self.rotten_checkpoint, _OF_A_CHECKPOINT),
             ("one rank of two killed", self.lost_rank, ["pretrain"]),
         ]
-        weights = [6, 4 * may_mount(), 2, 2, 2, 2, 1]
+        weights = [6, 4 * may_mount(), 2, 1]
         for trial in range(number):
             name, accident, commands = self.random.choices(kinds, weights)[0]
             command = self.random.choice(list(commands))
