@@ -12,4 +12,4 @@ cd "$ROOT"
 # A full disk is a small one that it mounts in a separate namespace, which needs no rights on most systems.
 ALONE=(unshare --map-root-user --mount)
 "${ALONE[@]}" true 2>/dev/null || ALONE=()
-OMP_NUM_THREADS=1 PYTHONPATH=$ROOT:$ROOT/tests exec "${ALONE[@]}" "$PYTHON" -m robustness.trials "$@"
+OMP_NUM_THREADS=1 PYTHONPATH=$ROOT:$ROOT/tests:$ROOT/docs exec "${ALONE[@]}" "$PYTHON" -m robustness.trials "$@"
