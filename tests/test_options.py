@@ -52,9 +52,7 @@ def test_settings_become_options_and_come_back() -> None:
     [
         (["x"], "the following arguments are required: --output"),
         (["x", "--output", "o", "--share", "1.5"], "argument --share: must be between 0 and 1, not 1.5"),
-        (["x", "--output", "o", "--share", "nan"], "argument --share: must be between 0 and 1, not nan"),
         (["x", "--output", "o", "--count", "0"], "argument --count: must be at least 1, not 0"),
-        (["x", "--output", "o", "--count", "2.5"], "argument --count: '2.5' is not an integer"),
         (["x", "--output", "o", "--shar", "0.1"], "there is no option --shar; did you mean --share?"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 
-from end_to_end.toy import COMMANDS, TINY_TRAINING, USER_DIR, command_environment, run, train_log
+from end_to_end.toy import COMMANDS, TINY_TRAINING, USER_DIR, command_environment, train_log
 
 # The end-of-sentence symbol alone stands between documents.
 BLANK_LINE = torch.tensor([2])
@@ -108,22 +108,6 @@ def contents(folder: Path) -> dict[str, str]:
 def assert_equal_end(folder: Path, expected: Path) -> None:
     """The last checkpoints of two folders hold equal results, bit for bit."""
     assert differences(results(folder / LAST), results(expected / LAST)) == []
-
-
-def last_validation(output: str) -> dict[str, dict[str, Any]]:
-    """Return the last metrics of each validation set, without times, sizes of batches and the best so far."""
-    entries = [entry for entry in train_log(output) if entry["split"].startswith("valid")]
-    kept = re.compile(r"(?!.*_(wps|wpb|bsz|ups|wall|best_.*)$)")
-    return {entry["split"]: {name: value for name, value in entry.items() if kept.match(name)} for entry in entries}
-
-
-def assert_resumes(command: Sequence[Any], folder: Path, whole: tuple[Path, str], stop: int) -> None:
-    """A run into ``folder`` that stops after ``stop`` updates and is started again ends like the ``whole`` run."""
-    run([*command, "--max-update", stop])
-    output = run(command)
-    assert "Loaded checkpoint" in output and "loading pretrained model" not in output
-    assert_equal_end(folder, whole[0])
-    assert last_validation(output) == last_validation(whole[1]) != {}
 
 
 def refusals(output: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from end_to_end.small import assert_resumes
+from end_to_end.small import assert_equal_end
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TINY_TRAINING, TOPICS, losses, run, sentence
 
@@ -51,8 +51,12 @@ def test_tagging(toy_data, tmp_path):
     assert max(f1) > 80, "words decide their labels"
 
     # Stopped in the middle of the second epoch, and the same command again.
-    whole = (tmp_path / "whole", output)
-    assert_resumes(finetuning(task, checkpoint, tmp_path / "parts"), tmp_path / "parts", whole, 14)
+    parts = finetuning(task, checkpoint, tmp_path / "parts")
+    run([*parts, "--max-update", 14])
+    resumed = run(parts)
+    assert "Loaded checkpoint" in resumed and "loading pretrained model" not in resumed
+    assert_equal_end(tmp_path / "parts", tmp_path / "whole")
+    assert losses(resumed, "valid", "f1")[-1] == f1[-1]
 
     best = tmp_path / "whole" / "checkpoint_best.pt"
     validation = ["fairseq-validate", task, "--path", best, "--task", "maelm_tagging", "--criterion", "maelm_tagging"]

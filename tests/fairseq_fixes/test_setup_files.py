@@ -12,12 +12,13 @@ from fairseq_maelm.finetuning.sentences.task import SentencesTask
 from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.tasks.maelm import MaelmTask
 
+SENTENCES = ("input0/dict.txt", "input1/dict.txt", "label/dict.txt", "index/valid.txt")
 
-def write(folder: Path, **files: str) -> Path:
-    for name, content in files.items():
-        path = folder / name.replace("__", "/").replace("_txt", ".txt").replace("_json", ".json")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+
+def write(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("a 1")
     return folder
 
 
@@ -35,22 +36,14 @@ def task_of(kind: type, data: str) -> Any:
 @pytest.mark.parametrize(
     ("kind", "files", "kept"),
     [
-        (MaelmTask, {"dict_txt": "a 1", "tokenizer_json": "{}", "manifest_json": "{}"}, ["dict.txt", "tokenizer.json"]),
-        (TaggingTask, {"dict_txt": "a 1", "manifest_json": "{}"}, ["dict.txt", "manifest.json"]),
-        (
-            SentencesTask,
-            {"input0__dict_txt": "a 1", "input1__dict_txt": "a 1", "label__dict_txt": "x 1", "index__valid_txt": "0"},
-            ["input0/dict.txt", "label/dict.txt"],
-        ),
-        (
-            SentencePredictionTask,
-            {"input0__dict_txt": "a 1", "input1__dict_txt": "a 1", "label__dict_txt": "x 1", "index__valid_txt": "0"},
-            ["input0/dict.txt", "label/dict.txt"],
-        ),
+        (MaelmTask, ("dict.txt", "tokenizer.json", "manifest.json"), ["dict.txt", "tokenizer.json"]),
+        (TaggingTask, ("dict.txt", "manifest.json"), ["dict.txt", "manifest.json"]),
+        (SentencesTask, SENTENCES, ["input0/dict.txt", "label/dict.txt"]),
+        (SentencePredictionTask, SENTENCES, ["input0/dict.txt", "label/dict.txt"]),
     ],
 )
-def test_files_of_the_tasks(kind: type, files: dict[str, str], kept: list[str], tmp_path: Path) -> None:
-    data, folder = write(tmp_path / "data", **files), tmp_path / "saved"
+def test_files_of_the_tasks(kind: type, files: tuple[str, ...], kept: list[str], tmp_path: Path) -> None:
+    data, folder = write(tmp_path / "data", *files), tmp_path / "saved"
     folder.mkdir()
     task = task_of(kind, f"{data}:{tmp_path / 'another shard'}")
     for _ in range(2):  # The second time nothing is missing.
@@ -66,6 +59,6 @@ def test_files_of_the_tasks(kind: type, files: dict[str, str], kept: list[str], 
 
 
 def test_other_tasks_keep_nothing(tmp_path: Path) -> None:
-    write(tmp_path / "data", dict_txt="a 1")
+    write(tmp_path / "data", "dict.txt")
     task = SimpleNamespace(cfg=SimpleNamespace(data=str(tmp_path / "data")))
     assert read_setup_files(task, tmp_path / "new") == {}
