@@ -48,22 +48,20 @@ def venv(tmp_path: Path) -> Path:
 
 
 def test_unknown_extras(venv: Path) -> None:
-    message = refused(venv, "dev,plot")
-    assert 'there is no extra "plot"' in message
-    assert re.search("setup.py has: hf .*plots .*dev", message)
+    assert re.search(r'there is no extra "plot"[\s\S]*setup.py has: hf .*plots .*dev', refused(venv, "dev,plot"))
 
 
-def test_python_that_does_not_run(venv: Path, tmp_path: Path) -> None:
-    broken = executable(tmp_path / "python", "echo 'no such version' >&2; exit 127")
-    message = refused(venv, PYTHON=broken)
-    assert "does not run" in message
-    assert "no such version" in message
-
-
-@pytest.mark.parametrize("version", ["3.9", "3.14", "2.7"])
-def test_python_of_a_wrong_version(venv: Path, tmp_path: Path, version: str) -> None:
-    message = refused(venv, PYTHON=executable(tmp_path / "python", f"echo {version}"))
-    assert f"is Python {version}; 3.10 to 3.13 are supported" in message
+@pytest.mark.parametrize(
+    ("variable", "program", "expected"),
+    [
+        ("PYTHON", "echo 'no such version' >&2; exit 127", r"does not run[\s\S]*no such version"),
+        *[("PYTHON", f"echo {each}", f"is Python {each}; 3.10 to 3.13 are supp") for each in ("3.9", "3.14", "2.7")],
+        pytest.param("CXX", "echo 'fatal error: Python.h: No such file' >&2; exit 1", "-dev", marks=needs_compiler),
+        pytest.param("CXX", "echo 'internal error' >&2; exit 1", "internal error", marks=needs_compiler),
+    ],
+)
+def test_programs_that_cannot_be_used(variable: str, program: str, expected: str, venv: Path, tmp_path: Path) -> None:
+    assert re.search(expected, refused(venv, **{variable: executable(tmp_path / "program", program)}))
 
 
 @needs_compiler
@@ -72,18 +70,7 @@ def test_no_compiler(venv: Path, tmp_path: Path) -> None:
     folder.mkdir()
     for name in TOOLS:
         (folder / name).symlink_to(str(shutil.which(name)))
-    message = refused(venv, PATH=str(folder), CXX="")
-    assert "no C++ compiler" in message
-    assert "apt-get install g++" in message
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    ("complaint", "expected"),
-    [("fatal error: Python.h: No such file or directory", "-dev"), ("internal error", "internal error")],
-)
-def test_compiler_that_fails(venv: Path, tmp_path: Path, complaint: str, expected: str) -> None:
-    assert expected in refused(venv, CXX=executable(tmp_path / "compiler", f"echo '{complaint}' >&2; exit 1"))
+    assert re.search(r"no C\+\+ compiler[\s\S]*apt-get install g\+\+", refused(venv, PATH=str(folder), CXX=""))
 
 
 def test_folder_that_is_no_environment_is_left_alone(venv: Path) -> None:

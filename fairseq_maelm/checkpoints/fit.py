@@ -218,10 +218,9 @@ def _copies_of_encoder(model: Any, own: dict[str, Tensor], state_dict: dict[str,
 
 def _fit_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
     own = model.classification_heads.state_dict()
-    for name, (classes, inner_dim) in classification_heads(state_dict).items():
-        weight = own.get(f"{name}.out_proj.weight")
-        same_kind = (f"{name}.dense.weight" in own) == (f"{_HEADS}{name}.dense.weight" in state_dict)
-        if weight is None or list(weight.shape) != [classes, inner_dim] or not same_kind:
+    for name, (classes, _) in classification_heads(state_dict).items():
+        if not _same_head(own, state_dict, name):
+            weight = own.get(f"{name}.out_proj.weight")
             logger.warning(
                 "head %r of the checkpoint (%d classes) is dropped: the model %s",
                 name,

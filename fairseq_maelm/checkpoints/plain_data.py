@@ -8,6 +8,7 @@ import itertools
 import math
 import pickle
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_maelm.checkpoints.folder import read_folder
-from fairseq_maelm.checkpoints.integrity import find_damage
+from fairseq_maelm.checkpoints.integrity import find_damage, find_danger
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 
 # fairseq's own configuration has three levels and some 300 values.
@@ -50,10 +51,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path, mapped: bool = False) -> dict[str, Any]:
     """Read a dictionary of tensors, plain values and ``argparse.Namespace`` without running any code in the file.
 
-    A file called checkpoint.json is that of a folder; see ``fairseq_maelm.checkpoints.folder``.
+    A file called checkpoint.json is that of a folder; see ``fairseq_maelm.checkpoints.folder``. ``mapped`` is for
+    readers of everything but the weights, which then stay on the disk and are not compared with their checksums.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -61,22 +63,26 @@ def read_state(path: Path) -> dict[str, Any]:
     """
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    state = _read_folder(path) if path.name == CHECKPOINT_FILE else load_plain(path)
+    state = _read_folder(path) if path.name == CHECKPOINT_FILE else load_plain(path, mapped)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f'{path} is not a checkpoint of fairseq: it holds no weights under "model"')
     return state
 
 
-def load_plain(path: Path) -> Any:
+def load_plain(path: Path, mapped: bool = False) -> Any:
     """Load a file of torch as tensors, plain values and ``argparse.Namespace``, in memory proportional to its size.
+
+    ``mapped`` as in ``read_state``.
 
     Raises:
         CheckpointError: the file is damaged, or has any other content; the message is one line.
     """
     try:
         allow_namespaces()
-        damage = find_damage(path)
-        state = None if damage else torch.load(path, map_location="cpu", weights_only=True)
+        damage = find_danger(path) if mapped else find_damage(path)
+        # Files of torch before 1.6 cannot be mapped.
+        mmap = mapped and zipfile.is_zipfile(path)
+        state = None if damage else torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # a damaged or hostile file can raise any exception
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason_of(error)}") from None
     if damage:

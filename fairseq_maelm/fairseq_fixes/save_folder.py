@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from fairseq.file_io import PathManager
 
-from fairseq_maelm.checkpoints.integrity import find_damage, find_danger
+from fairseq_maelm.checkpoints.integrity import find_damage
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.plain_data import plain_sections, read_state, reason_of, shown
+from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state, reason_of, shown
 
 logger = logging.getLogger(__name__)
 
@@ -99,20 +99,12 @@ def _read_to_continue(path: Path) -> Any:
     return state
 
 
-def _read(path: Path) -> Any:
-    if danger := find_danger(path):
-        raise ValueError(danger)
+def _read(path: Path) -> dict[str, Any]:
+    """Read a checkpoint without its weights; raise a ValueError whose text follows the file's name."""
     try:
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:
-            # Files of torch before 1.6 cannot be mapped.
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise ValueError(f"cannot be read as a checkpoint ({reason_of(error)})") from error
-    if not isinstance(state, dict) or "model" not in state:
-        raise ValueError('cannot be read as a checkpoint (it has no weights under "model")')
-    return state
+        return read_state(path, mapped=True)
+    except CheckpointError as error:
+        raise ValueError(str(error).removeprefix(f"{path} ")) from error
 
 
 def is_local(path: str) -> bool:
