@@ -38,7 +38,8 @@ check format python -m ruff format --check --diff .
 check spelling codespell $(git ls-files)
 check types python -m mypy
 if ((${#FAST[@]} == 0)); then
-    check docs env NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict --quiet
+    # Not with --quiet, under which --strict counts no warnings.
+    check docs env NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict
 fi
 check tests python -m pytest --numprocesses 2 --dist loadfile --durations 10 "${FAST[@]}" "$@"
 

@@ -26,7 +26,8 @@ WRONG = "## When something goes wrong"
 
 def guides() -> list[Path]:
     """Return the Markdown files of the repository that are pages."""
-    return sorted(path for pattern in ("*.md", "examples/**/*.md", "benchmarks/**/*.md") for path in ROOT.glob(pattern))
+    patterns = ("*.md", "examples/**/*.md", "benchmarks/**/*.md", "fairseq_maelm/pretrained/*/README.md")
+    return sorted(path for pattern in patterns for path in ROOT.glob(pattern))
 
 
 def on_files(files: Files, config: Any) -> Files:

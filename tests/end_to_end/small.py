@@ -15,7 +15,7 @@ import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 
-from end_to_end.toy import COMMANDS, TINY_TRAINING, USER_DIR, command_environment, train_log
+from end_to_end.toy import TINY_TRAINING, command_environment, resolve, train_log
 
 # The end-of-sentence symbol alone stands between documents.
 BLANK_LINE = torch.tensor([2])
@@ -123,16 +123,13 @@ def logged(output: str, words: str) -> list[str]:
     return [line for line in output.splitlines() if words in line]
 
 
-def start(command: list[Any], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a command of fairseq-train and leave it running."""
-    name, *words = map(str, command)
+def start(command: Sequence[Any], log: Path) -> "subprocess.Popen[bytes]":
+    """Start a command as ``run`` does and leave it running."""
+    program, *words = resolve([str(word) for word in command])
+    words = [program, *words] if program == sys.executable else [sys.executable, program, *words]
     with open(log, "wb") as stream:
         return subprocess.Popen(
-            [sys.executable, str(COMMANDS / name), "--user-dir", str(USER_DIR), *words],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=command_environment(),
-            cwd=log.parent,
+            words, stdout=stream, stderr=subprocess.STDOUT, env=command_environment(), cwd=log.parent
         )
 
 

@@ -34,14 +34,21 @@ def same_topic(generator: random.Random) -> Line:
     return sentence(first, generator), sentence(second, generator), "same" if first == second else "different"
 
 
-def prepare_task(folder: Path, data: Path, line: Callable[[random.Random], Line], *options: str) -> Path:
-    """Write tables of 160 and 40 examples and prepare them."""
+def write_tables(folder: Path, line: Callable[[random.Random], Line], sizes: tuple[int, int]) -> list[Any]:
+    """Write tables for training and validation, and return the options that name them."""
     generator = random.Random(5)
-    for split, examples in (("train", 160), ("valid", 40)):
+    for split, examples in zip(("train", "valid"), sizes):
         lines = ["\t".join(line(generator)) for _ in range(examples)]
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = ["maelm", "prepare", "sentences", "--vocabulary", data, "--output", folder / "task", *options]
-    run([*command, "--train", folder / "train.tsv", "--valid", folder / "valid.tsv"])
+    return ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
+
+
+def prepare_task(
+    folder: Path, data: Path, line: Callable[[random.Random], Line], sizes: tuple[int, int] = (160, 40)
+) -> Path:
+    """Write tables and prepare them."""
+    tables = write_tables(folder, line, sizes)
+    run(["maelm", "prepare", "sentences", "--vocabulary", data, "--output", folder / "task", *tables])
     return folder / "task"
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
+from end_to_end.test_finetuning import topic_of_a_sentence, write_tables
+from end_to_end.toy import ROOT, TINY_TRAINING, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel, cli
 from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
 from fairseq_maelm.finetuning.prompting.task import PromptTask, PromptTaskConfig
@@ -32,13 +33,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with topics.yaml, and the tables of which topic a sentence is about."""
     folder = tmp_path_factory.mktemp("topics")
     (folder / "topics.yaml").write_text(PROMPT)
-    generator = random.Random(3)
-    for split, examples in (("train", 160), ("valid", 42)):
-        rows = []
-        for _ in range(examples):
-            topic = generator.choice(sorted(TOPICS))
-            rows.append(f"{sentence(topic, generator)}\t{topic}\n")
-        (folder / f"{split}.tsv").write_text("".join(rows))
+    write_tables(folder, topic_of_a_sentence, (160, 42))
     return folder
 
 

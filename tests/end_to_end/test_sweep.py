@@ -1,17 +1,15 @@
 """A sweep through the real commands: killed in the middle, gone on with, failing and diverging runs, and its report."""
 
 import csv
-import random
 import shlex
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from end_to_end.toy import TOPICS, _resolve, command_environment, run, sentence
+from end_to_end.small import start, wait_until
+from end_to_end.test_finetuning import prepare_task, topic_of_a_sentence
 from fairseq_maelm import cli
 from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.report import write_report
@@ -24,22 +22,14 @@ OPTIONS = {"task": "maelm_sentences", "criterion": "maelm_sentences", "tokens-pe
 @pytest.fixture(scope="module")
 def tasks(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all tasks: one, the topic of a sentence."""
-    folder = tmp_path_factory.mktemp("tasks")
-    generator = random.Random(5)
-    topics = [generator.choice(sorted(TOPICS)) for _ in range(56)]
-    lines = [f"{sentence(topic, generator)}\t{topic}\n" for topic in topics]
-    for name, part in (("train", lines[:40]), ("valid", lines[40:])):
-        (folder / f"{name}.tsv").write_text("".join(part), encoding="utf-8")
-    tables = ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
-    run(["maelm", "prepare", "sentences", "--vocabulary", toy_data, *tables, "--output", folder / "topics"])
-    return folder
+    return prepare_task(tmp_path_factory.mktemp("tasks"), toy_data, topic_of_a_sentence, (40, 16)).parent
 
 
 def recipe(folder: Path, **changes: Any) -> Path:
     """A recipe with a learning rate that learns and one that no float survives."""
     content = {
         "task": "topics",
-        "data": "topics",
+        "data": "task",
         "metric": "accuracy",
         "options": OPTIONS,
         "search": {"lr": [1e-3, 1e30], "batch-size": [16], "epochs": [EPOCHS], "warm-up": [0]},
@@ -103,19 +93,11 @@ def test_a_sweep_that_is_killed_goes_on(tasks, pretrained, tmp_path, capsys):
 
 def kill_in_the_second_run(words: list[Any], output: Path) -> None:
     """Kill a sweep, and nothing but itself, when its second run has saved a checkpoint but is not done."""
-    with open(output.with_name("output.txt"), "w+") as said:
-        process = subprocess.Popen(
-            _resolve(list(map(str, words))), env=command_environment(), stdout=said, stderr=subprocess.STDOUT
-        )
-        deadline = time.monotonic() + 900
-        try:
-            while not list(output.glob("runs/*/random weights/*/seed_1/checkpoints/checkpoint_last.pt")):
-                assert process.poll() is None, said.seek(0) or said.read()
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-        finally:
-            process.kill()
-            process.wait()
+    log, saved = output.with_name("output.txt"), "runs/*/random weights/*/seed_1/checkpoints/checkpoint_last.pt"
+    process = start(words, log)
+    wait_until(lambda: bool(list(output.glob(saved))), process, log)
+    process.kill()
+    process.wait()
     assert len(list(output.rglob("run.json"))) == 1
 
 

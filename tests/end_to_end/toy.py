@@ -105,7 +105,7 @@ def run(
         environment: variables to add.
         verbose: whether ``maelm pretrain`` and ``maelm finetune`` show fairseq's whole log, which tests read.
     """
-    words = _resolve([str(word) for word in command])
+    words = resolve([str(word) for word in command])
     if verbose and words[1:2] in (["pretrain"], ["finetune"]):
         words.insert(2, "--verbose")
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +128,8 @@ def command_environment(added: dict[str, str] | None = None) -> dict[str, str]:
     return {**variables, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(added or {})}
 
 
-def _resolve(words: list[str]) -> list[str]:
+def resolve(words: list[str]) -> list[str]:
+    """Return the words that start a command."""
     name, *rest = words
     if name == "maelm":
         return [str(COMMANDS / name), *rest]
