@@ -141,7 +141,7 @@ def test_the_last_checkpoint_by_its_path_is_this_one_or_none(folder, tmp_path):
 
 @pytest.mark.parametrize("option", ["restore_file", "finetune_from_model"])
 def test_a_bad_file_that_was_named_is_refused(tmp_path, option):
-    """Files that are no checkpoints are in tests/robustness/cases.py."""
+    """Other files are refused in tests/robustness/cases.py."""
     named = save(tmp_path / "pretrained" / "checkpoint_best.pt", 100)
     assert start(tmp_path / "new", **{option: str(named)})[1] is False
     for damage, told in ((flip, "is damaged in the record"), (lambda path: path.unlink(), "does not exist")):
