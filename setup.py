@@ -99,7 +99,7 @@ setup(
     packages=find_packages(include=["fairseq_maelm", "fairseq_maelm.*"]),
     package_data={
         "fairseq_maelm": [
-            *("py.typed", "finetuning/recipes/*.yaml", "pretraining_recipes/*.yaml", "pretrained/*/*"),
+            *("py.typed", "finetuning/*/*.yaml", "pretraining_recipes/*.yaml", "pretrained/*/*"),
             "interop/export/*.md",
         ]
     },

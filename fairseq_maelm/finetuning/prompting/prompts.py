@@ -153,20 +153,10 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "first_sentence_limit": int,
 }
 
-_SAME = "*cls**sent_0**mask*,*+sentl_1**sep+*"
-_FOLLOWS = "*cls**sent-_0*?*mask*,*+sentl_1**sep+*"
-_NO_YES = {"0": "No", "1": "Yes"}
-_ENTAILMENT = {"not_entailment": "No", "entailment": "Yes"}
 
-# Gao et al. (2021), Table 1 and the settings of their experiments: manual templates and label words.
-_OF_GLUE = (
-    Prompt("CoLA", "*cls**sent_0*_This_is*mask*.*sep+*", {"0": "incorrect", "1": "correct"}, ("mcc",)),
-    Prompt("SST-2", "*cls**sent_0*_It_was*mask*.*sep+*", {"0": "terrible", "1": "great"}),
-    Prompt("MRPC", _SAME, _NO_YES, ("f1", "accuracy")),
-    Prompt("QQP", _SAME, _NO_YES, ("f1", "accuracy")),
-    Prompt("STS-B", _SAME, _NO_YES, ("pearson", "spearman"), bounds=(0.0, 5.0)),
-    Prompt("MNLI", _FOLLOWS, {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}, max_length=256),
-    Prompt("QNLI", _FOLLOWS, _ENTAILMENT),
-    Prompt("RTE", _FOLLOWS, _ENTAILMENT, max_length=256, first_sentence_limit=240),
-)
-BUILT_IN = {prompt.name: prompt for prompt in _OF_GLUE}
+def _read_built_in() -> dict[str, Prompt]:
+    content = yaml.load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
+    return {name: _prompt_of(fields, name) for name, fields in content.items()}
+
+
+BUILT_IN = _read_built_in()

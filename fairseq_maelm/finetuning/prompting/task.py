@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -28,6 +28,7 @@ from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
 from fairseq_maelm.text.tokenizer import Tokenizer
@@ -42,50 +43,37 @@ _COMPLETED = ("prompt", "masked_input", "encoder_mask_fraction", "encoder_positi
 class PromptTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(
-        default=MISSING,
-        metadata={"help": "folder with the checkpoint's dict.txt and sentencepiece.bpe.model, such as its data folder"},
+    data: str = option(
+        MISSING, help="folder with the checkpoint's dict.txt and sentencepiece.bpe.model, such as its data folder"
     )
-    prompt: str = field(
-        default=MISSING,
-        metadata={"help": "a GLUE task (CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE) or a .yaml or .json file"},
+    prompt: str = option(
+        MISSING, help="a GLUE task (CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE) or a .yaml or .json file"
     )
-    examples: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "folder with train.tsv and valid.tsv, tables without a header line, whose columns are the "
-            "sentences and the label"
-        },
+    examples: Optional[str] = option(
+        None,
+        help="folder with train.tsv and valid.tsv, tables without a header line, whose columns are the "
+        "sentences and the label",
     )
-    several_pieces: bool = field(
-        default=False,
-        metadata={
-            "help": "allow label words of several pieces, each predicted at its own mask; a word's score is the mean "
-            "log-probability of its pieces"
-        },
+    several_pieces: bool = option(
+        False,
+        help="allow label words of several pieces, each predicted at its own mask; a word's score is the mean "
+        "log-probability of its pieces",
     )
-    max_length: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "maximum number of tokens in a sequence; longer sentences are truncated (default: the prompt's)"
-        },
+    max_length: Optional[int] = option(
+        None, help="maximum number of tokens in a sequence; longer sentences are truncated (default: the prompt's)"
     )
-    masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = field(  # type: ignore[valid-type]
-        default=_AS_PRETRAINED,
-        metadata={
-            "help": "encoder's input at the mask; by default as in the pretraining of --finetune-from-model, or, "
-            "without that option, 'dropped'"
-        },
+    masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = option(  # type: ignore[valid-type]
+        _AS_PRETRAINED,
+        help="encoder's input at the mask; by default as in the pretraining of --finetune-from-model, or, "
+        "without that option, 'dropped'",
     )
-    encoder_mask_fraction: Optional[float] = field(
-        default=None,
-        metadata={
-            "help": "probability that pretraining left a mask in the encoder's input (delta); above 0.5, the encoder "
-            "sees the mask (default: the checkpoint's)"
-        },
+    encoder_mask_fraction: Optional[float] = option(
+        None,
+        help="probability that pretraining left a mask in the encoder's input (delta); above 0.5, the encoder "
+        "sees the mask (default: the checkpoint's)",
     )
-    encoder_positions: ChoiceEnum([_AS_PRETRAINED, *ENCODER_POSITIONS]) = field(  # type: ignore[valid-type]
-        default=_AS_PRETRAINED, metadata={"help": "positions of the tokens that the encoder sees"}
+    encoder_positions: ChoiceEnum([_AS_PRETRAINED, *ENCODER_POSITIONS]) = option(  # type: ignore[valid-type]
+        _AS_PRETRAINED, help="positions of the tokens that the encoder sees"
     )
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
     seed: int = II("common.seed")

@@ -3,10 +3,12 @@
 import argparse
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from fairseq_maelm.corpus.tables import ColumnsWithId, Example, Row, read_table, table_rows
 from fairseq_maelm.files.atomic import CorpusError
@@ -38,8 +40,8 @@ class Table:
 
     file: str
     columns: ColumnsWithId
-    rows: tuple[int, ...]
-    header: tuple[str, ...] = ()
+    rows: Sequence[int]
+    header: Sequence[str] = ()
     held_out: bool | None = None
 
 
@@ -54,8 +56,8 @@ class GlueTask:
         irregular: whether line breaks inside sentences break rows of the official files, and sentences may be empty.
     """
 
-    labels: tuple[str, ...] | None
-    tables: dict[str, tuple[Table, ...]]
+    labels: list[str] | None
+    tables: dict[str, list[Table]]
     irregular: bool = False
 
 
@@ -68,48 +70,19 @@ class Quirks:
     empty_sentences: int = 0  # number of rows with an empty sentence
 
 
-def _tables(
-    first: str, second: str | None, label: str, rows: tuple[int, int, int], index: str = "index"
-) -> dict[str, tuple[Table, ...]]:
-    """Return the tables of the usual layout: train.tsv, dev.tsv and test.tsv, the last with an index."""
-    labeled, unlabeled = ColumnsWithId(first, second, label), ColumnsWithId(first, second, id=index)
-    return {
-        "train": (Table("train.tsv", labeled, rows[:1]),),
-        "valid": (Table("dev.tsv", labeled, rows[1:2]),),
-        "test": (Table("test.tsv", unlabeled, rows[2:]),),
-    }
+def _read_tasks() -> dict[str, GlueTask]:
+    """Read GLUE's tasks from ``glue.yaml``."""
+    content = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+
+    def table(file: dict[str, Any]) -> Table:
+        return Table(**{**file, "columns": ColumnsWithId(**file["columns"])})
+
+    for task in content.values():
+        task["tables"] = {split: list(map(table, files)) for split, files in task["tables"].items()}
+    return {name: GlueTask(**task) for name, task in content.items()}
 
 
-_YES_NO, _ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
-_PAIR, _QUESTIONS, _STRINGS = ("sentence1", "sentence2"), ("question1", "question2"), ("#1 String", "#2 String")
-
-_COLA = _tables("sentence", None, "label", (8551, 1043, 1063))
-for _split in ("train", "valid"):
-    _COLA[_split] = (replace(_COLA[_split][0], header=("source", "label", "original_label", "sentence")),)
-_QQP = _tables(*_QUESTIONS, "is_duplicate", (363849, 40430, 390965), index="id")
-_QQP["train"] = (replace(_QQP["train"][0], rows=(363849, 363846)),)
-_MRPC = _tables(*_STRINGS, "Quality", (3668, 408, 1725))
-# Microsoft's original files.
-_MSR = Table("msr_paraphrase_train.txt", ColumnsWithId(*_STRINGS, "Quality"), (3668,), held_out=False)
-_MRPC["train"] += (_MSR,)
-_MRPC["valid"] += (replace(_MSR, rows=(408,), held_out=True),)
-_MRPC["test"] += (Table("msr_paraphrase_test.txt", ColumnsWithId(*_STRINGS), (1725,)),)
-_MNLI = _tables(*_PAIR, "gold_label", (392702, 9815, 9796))
-_MNLI["valid"] = (replace(_MNLI["valid"][0], file="dev_matched.tsv"),)
-_MNLI["test"] = (replace(_MNLI["test"][0], file="test_matched.tsv"),)
-_MNLI["valid1"] = (replace(_MNLI["valid"][0], file="dev_mismatched.tsv", rows=(9832,)),)
-_MNLI["test1"] = (replace(_MNLI["test"][0], file="test_mismatched.tsv", rows=(9847,)),)
-
-TASKS: dict[str, GlueTask] = {
-    "CoLA": GlueTask(_YES_NO, _COLA),
-    "SST-2": GlueTask(_YES_NO, _tables("sentence", None, "label", (67349, 872, 1821))),
-    "MRPC": GlueTask(_YES_NO, _MRPC),
-    "STS-B": GlueTask(None, _tables(*_PAIR, "score", (5749, 1500, 1379))),
-    "QQP": GlueTask(_YES_NO, _QQP, irregular=True),
-    "MNLI": GlueTask(("contradiction", "entailment", "neutral"), _MNLI),
-    "QNLI": GlueTask(_ENTAILMENT, _tables("question", "sentence", "label", (104743, 5463, 5463))),
-    "RTE": GlueTask(_ENTAILMENT, _tables(*_PAIR, "label", (2490, 277, 3000))),
-}
+TASKS = _read_tasks()
 
 
 def _train_file(text: str) -> tuple[str, Path]:

@@ -1,7 +1,7 @@
 """The task of classifying or scoring sentences and pairs of sentences, and its criterion."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -17,6 +17,7 @@ from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
+from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import class_names, load_dictionary
 
@@ -32,19 +33,13 @@ _LABELS = "label/dict.txt"
 class SentencesTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(
-        default=MISSING, metadata={"help": "folder written by `maelm prepare sentences` or `maelm prepare glue`"}
+    data: str = option(MISSING, help="folder written by `maelm prepare sentences` or `maelm prepare glue`")
+    tokens_per_sample: Optional[int] = option(
+        None,
+        help="maximum number of tokens in an example, special tokens included; longer examples are truncated "
+        "(default: the model's number of positions)",
     )
-    tokens_per_sample: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "maximum number of tokens in an example, special tokens included; longer examples are truncated "
-            "(default: the model's number of positions)"
-        },
-    )
-    texts: Optional[int] = field(
-        default=None, metadata={"help": "number of texts in an example, 1 or 2 (default: that of the data)"}
-    )
+    texts: Optional[int] = option(None, help="number of texts in an example, 1 or 2 (default: that of the data)")
     seed: int = II("common.seed")
 
 
@@ -95,12 +90,10 @@ class SentencesTask(EncoderTask):
 class SentencesCriterionConfig(FairseqDataclass):
     """Options of the criterion."""
 
-    positive_label: str = field(
-        default="",
-        metadata={
-            "help": "label that counts as positive in F1, for tasks with two labels; by default the label 1 or "
-            "entailment, if there is one"
-        },
+    positive_label: str = option(
+        "",
+        help="label that counts as positive in F1, for tasks with two labels; by default the label 1 or "
+        "entailment, if there is one",
     )
 
 

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fairseq_maelm.finetuning.squad.dataset import NO_TARGET, SPECIAL_TOKENS, Sq
 from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, metric_names, raw_scores, squad_metrics
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds, window_rows
+from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
@@ -39,32 +40,22 @@ _SMALLEST_WINDOW = 8
 class SquadTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder written by `maelm prepare squad`"})
-    max_length: int = field(
-        default=512, metadata={"help": "maximum number of tokens in a sequence: question, window and 4 special tokens"}
+    data: str = option(MISSING, help="folder written by `maelm prepare squad`")
+    max_length: int = option(512, help="maximum number of tokens in a sequence: question, window and 4 special tokens")
+    doc_stride: int = option(128, help="number of pieces between the starts of two successive windows of a context")
+    max_question_length: int = option(64, help="maximum number of pieces in a question; longer questions are truncated")
+    max_answer_length: int = option(30, help="maximum number of pieces in a predicted answer")
+    n_best: int = option(
+        20, help="number of start positions to consider in each window, and of answers in n-best lists"
     )
-    doc_stride: int = field(
-        default=128, metadata={"help": "number of pieces between the starts of two successive windows of a context"}
+    null_threshold: float = option(
+        LOGIT_THRESHOLD,
+        help="largest value, in logits, of the score of no answer minus the score of the best answer at which "
+        "that answer is given, for the metrics exact, f1, HasAns_* and NoAns_*; the metrics best_* find their "
+        "own threshold",
     )
-    max_question_length: int = field(
-        default=64, metadata={"help": "maximum number of pieces in a question; longer questions are truncated"}
-    )
-    max_answer_length: int = field(default=30, metadata={"help": "maximum number of pieces in a predicted answer"})
-    n_best: int = field(
-        default=20,
-        metadata={"help": "number of start positions to consider in each window, and of answers in n-best lists"},
-    )
-    null_threshold: float = field(
-        default=LOGIT_THRESHOLD,
-        metadata={
-            "help": "largest value, in logits, of the score of no answer minus the score of the best answer at which "
-            "that answer is given, for the metrics exact, f1, HasAns_* and NoAns_*; the metrics best_* find their "
-            "own threshold"
-        },
-    )
-    squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = field(  # type: ignore[valid-type]
-        default="auto",
-        metadata={"help": "version of SQuAD's rules; 1.1 always predicts an answer, 'auto' is the version of the data"},
+    squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = option(  # type: ignore[valid-type]
+        "auto", help="version of SQuAD's rules; 1.1 always predicts an answer, 'auto' is the version of the data"
     )
     seed: int = II("common.seed")
 

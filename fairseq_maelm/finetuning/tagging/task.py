@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import ACCURACY, ENTITY_METRICS, score
 from fairseq_maelm.finetuning.task_folder import load_split
+from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
@@ -36,13 +37,11 @@ HEAD = "tagging_head"
 class TaggingTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder written by `maelm prepare tagging`"})
-    tokens_per_sample: int = field(
-        default=512, metadata={"help": "maximum number of tokens in a window of a sentence, <s> and </s> included"}
+    data: str = option(MISSING, help="folder written by `maelm prepare tagging`")
+    tokens_per_sample: int = option(
+        512, help="maximum number of tokens in a window of a sentence, <s> and </s> included"
     )
-    window_overlap: int = field(
-        default=64, metadata={"help": "minimum number of pieces that neighboring windows of a sentence share"}
-    )
+    window_overlap: int = option(64, help="minimum number of pieces that neighboring windows of a sentence share")
     seed: int = II("common.seed")
 
 
