@@ -4,6 +4,7 @@
 """
 
 import ast
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -73,8 +74,11 @@ EXTRAS_REQUIRE = {
 
 
 def read_long_description() -> str:
-    """Return the README, which the built package shows as its page."""
-    return (ROOT / "README.md").read_text(encoding="utf-8")
+    """Return the README as the page of the built package: without links and pictures that would lead nowhere there."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"\[(!\[[^]]*\]\(https://[^)]*\))\]\((?!https://)[^)]*\)", r"\1", text)
+    text = re.sub(r"^!\[[^]]*\]\((?!https://)[^)]*\)\n+", "", text, flags=re.MULTILINE)
+    return re.sub(r"(?<!!)\[([^][]*)\]\((?!https://|#)[^)]*\)", r"\1", text)
 
 
 setup(

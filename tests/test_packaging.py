@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from email import message_from_string
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,24 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def metadata_of(wheel: Path) -> Message:
+    """Return what the wheel declares, and its page as the payload."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_string(archive.read(name).decode("utf-8"))
+
+
 @pytest.fixture(scope="module")
 def metadata(wheel: Path) -> list[Requirement]:
     """The wheel's declared requirements."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        declared = message_from_string(archive.read(name).decode("utf-8"))
-    return [Requirement(text) for text in declared.get_all("Requires-Dist", [])]
+    return [Requirement(text) for text in metadata_of(wheel).get_all("Requires-Dist", [])]
+
+
+def test_the_page_has_only_links_that_lead_somewhere(wheel: Path) -> None:
+    page = metadata_of(wheel).get_payload()
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    assert len(links) > 5 and page.startswith("# fairseq_maelm\n")
+    assert all(re.match(r"https://|#", link) for link in links), links
 
 
 def test_wheel_holds_the_whole_package_and_only_it(wheel: Path) -> None:
