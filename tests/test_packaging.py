@@ -82,7 +82,8 @@ def test_the_page_has_only_links_that_lead_somewhere(wheel: Path) -> None:
 
 
 def test_wheel_holds_the_whole_package_and_only_it(wheel: Path) -> None:
-    files = [path for pattern in ("*.py", "*.yaml", "py.typed") for path in (ROOT / "fairseq_maelm").rglob(pattern)]
+    patterns = ("*.py", "*.yaml", "*.md", "py.typed")
+    files = [path for pattern in patterns for path in (ROOT / "fairseq_maelm").rglob(pattern)]
     sources = {path.relative_to(ROOT).as_posix() for path in files}
     assert {"fairseq_maelm/finetuning/recipes/RTE.yaml", "fairseq_maelm/pretraining_recipes/base.yaml"} < sources
     sources |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "fairseq_maelm" / "pretrained").glob("*/*")}
