@@ -221,7 +221,9 @@ def long_modernbert(folder: Path) -> Path:
 
 def ettin(folder: Path) -> Path:
     """Make a folder like Ettin's encoders, with one rotary base."""
-    return modernbert_folder(folder, rope_parameters=rope(full_attention=160_000.0, sliding_attention=160_000.0))
+    bases = rope(full_attention=160_000.0, sliding_attention=160_000.0)
+    # Version 4 of transformers reads the second.
+    return modernbert_folder(folder, rope_parameters=bases, local_rope_theta=160_000.0)
 
 
 # A folder of each kind; distilroberta is a roberta with fewer layers.

@@ -28,7 +28,8 @@ load_file = pytest.importorskip("safetensors.torch").load_file
 
 MASKED = "The sailor takes the <mask> to the harbour."
 TEXTS = [MASKED, "The sailor takes the rope; déjà vu.", "a"]
-RATE, EPS, DECAY, BETA = 1e-3, 1e-6, 0.01, 0.98
+# With a smaller epsilon, rounding errors of tiny gradients would become visible updates.
+RATE, EPS, DECAY, BETA = 1e-3, 1e-5, 0.01, 0.98
 
 
 class There(NamedTuple):
