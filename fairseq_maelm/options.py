@@ -102,7 +102,7 @@ def existing_path(text: str) -> Path:
 
 
 def vocabulary_folder(text: str) -> Path:
-    """Convert an option's value to the folder of a vocabulary: a path, or the name of an encoder of this package."""
+    """Convert an option's value, a path or a bundled encoder's name, to a vocabulary folder."""
     shipped = shipped_encoders()
     return shipped[text].parent if text in shipped and not Path(text).exists() else existing_path(text)
 
@@ -219,7 +219,7 @@ def add_replace(parser: Any) -> None:
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
-    """Declare a field of a settings dataclass, or of a configuration of fairseq's, that is also an option.
+    """Declare a dataclass field that is also an option.
 
     Args:
         default: the default value; without it the option is required.

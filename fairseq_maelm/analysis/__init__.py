@@ -1,1 +1,1 @@
-"""Analysis of representations: effective rank, the subspace of [MASK], and the theorem behind MAE-LM in numbers."""
+"""Analysis of representations: effective rank, the subspace of <mask>, and the theorem behind MAE-LM in numbers."""

@@ -120,7 +120,7 @@ class CheckpointEncoder:
         return open_tokenizer(find_tokenizer(self._folder, self._folder), self._dictionary)
 
     def encode_line(self, line: str) -> list[int]:
-        """Return the tokens of a line of text; any <mask> in it is left out."""
+        """Tokenize a line of text, without any <mask> in it."""
         return [token for token in self._tokenizer.encode(line) if token != self.vocabulary.mask]
 
     def check_data(self, folder: Path) -> None:

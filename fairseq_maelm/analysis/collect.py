@@ -33,7 +33,7 @@ _ORDER = 7
 
 
 class TextBlocks:
-    """A text file cut into blocks of whole lines of one document, as in pretraining.
+    """Blocks of whole lines from a text file, never across documents, as in pretraining.
 
     Args:
         path: UTF-8 text with one paragraph per line and a blank line between documents.

@@ -1,4 +1,4 @@
-"""The folder of an analysis or of probes, for one process at a time and one choice of settings."""
+"""The output folder of ``maelm analyze`` and ``maelm probe``, locked for one process and one set of settings."""
 
 import contextlib
 import hashlib

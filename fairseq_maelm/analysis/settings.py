@@ -49,13 +49,13 @@ class AnalysisSettings:
         group=_MEASURED,
     )  # fmt: skip
     skip_special_tokens: bool = option(
-        False, help="leave out the representations of special symbols, which the model still sees", group=_MEASURED
+        False, help="ignore the states of special symbols, which the model still sees", group=_MEASURED
     )
     tokens: int = option(
         5_000_000, help="number of tokens to analyze, rounded up to whole blocks", minimum=1, group=_RUN
     )
     batch_tokens: int = option(16_384, help="number of tokens in a batch, padding included", minimum=1, group=_RUN)
-    seed: int = option(1, help="random seed of the masks and of the choice of text", minimum=0, group=_RUN)
+    seed: int = option(1, help="random seed for masks and text selection", minimum=0, group=_RUN)
     double: bool = option(
         False,
         help="compute products in double precision, which resolves singular values below 1e-3 of the largest",

@@ -19,7 +19,7 @@ _ROUNDING = 1e-12
 
 
 class GramAccumulator:
-    """The sum of x^T x, the sum of x and the number of the rows x.
+    """Running sums over rows x: x^T x, x, and their number.
 
     The sums have double precision. The product of one call's rows has single precision by default, which is as fast as
     the model's own products. Its rounding errors, about 1e-7 of the largest eigenvalue, hide singular values below
@@ -124,7 +124,7 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
 
 
 def compare_subspaces(real: Tensor, mask: Tensor, joint: Tensor, tau: float) -> SubspaceComparison:
-    """Compare [MASK] with real tokens by the Gram matrices <float64>[D, D] of each of them and of both together.
+    """Compare <mask> with real tokens, given Gram matrices <float64>[D, D] for each and for both together.
 
     Raises:
         ValueError: there are no real tokens or no [MASK] tokens with any energy.

@@ -258,6 +258,6 @@ def check_weights(weights: dict[str, Any], path: Path) -> None:
 
 
 def numbered(weights: dict[str, Tensor], prefix: str) -> Iterator[int]:
-    """Yield the numbers of the layers whose weights' names begin with ``prefix`` and a number."""
+    """Yield layer indices: the numbers after ``prefix`` in the weight names."""
     pattern = re.compile(re.escape(prefix) + r"(\d{1,6})\.")
     yield from {int(found[1]) for found in map(pattern.match, weights) if found}

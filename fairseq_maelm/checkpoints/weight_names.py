@@ -1,4 +1,4 @@
-"""Conversion of weights between our names and those of the model families that are exported and imported."""
+"""Weight names: conversion between ours and those in each exported or imported model family."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

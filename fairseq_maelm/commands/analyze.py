@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm analyze``."""
     parser.description = (
         "Measures the effective rank of representations in each layer, with and without [MASK] in the input, the "
-        "subspace of [MASK], and the inequality behind MAE-LM. Writes JSON, CSV and figures. An "
+        "subspace of <mask>, and the inequality behind MAE-LM. Writes JSON, CSV and figures. An "
         "interrupted run resumes after the last finished model, and the same command can add models later."
     )
     add_models(parser, AnalysisSettings, required=True)

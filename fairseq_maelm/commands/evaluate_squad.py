@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     version = source.version if args.squad_version == "auto" else args.squad_version
     odds = None if args.null_odds is None else _read_object(args.null_odds, (int, float), "numbers")
     if odds is not None and version == "1.1":
-        raise UsageError("version 1.1 has no questions without an answer: leave out --null-odds")
+        raise UsageError("version 1.1 has no questions without an answer: omit --null-odds")
     predictions = _read_object(args.predictions, str, "texts")
     threshold = OFFICIAL_THRESHOLD if odds is None else _threshold(args, odds, predictions)
     answers = {each.identity: each.answers for each in source.questions}

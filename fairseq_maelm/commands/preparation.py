@@ -1,4 +1,4 @@
-"""What the commands that prepare a task's folder share."""
+"""Shared code for the commands that prepare task folders."""
 
 import argparse
 import sys

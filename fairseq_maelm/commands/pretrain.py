@@ -145,7 +145,7 @@ def sequences_that_fit(recipe: dict[str, Any], machine: Machine, memory: float) 
 
 
 def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNKNOWN_GPU) -> dict[str, Any]:
-    """Return the options of a run on all GPUs of a machine, each of which has ``memory`` bytes.
+    """Return a run's options for all GPUs of a machine, each with ``memory`` bytes.
 
     Raises:
         ValueError: the recipe lacks an option, or its batch cannot be divided among the GPUs.

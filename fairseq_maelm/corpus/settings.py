@@ -40,7 +40,7 @@ class PrepareSettings:
     workers: int = option(available_cores(), help="number of processes (default: all cores)", minimum=1)
     shards: int = option(1, help="number of parts of the training split", minimum=1, maximum=100)
     valid_fraction: float | None = option(
-        None, help=f"share of the documents that is held out (default: {_DEFAULT_FRACTION})", group=_VALID
+        None, help=f"fraction of documents to hold out (default: {_DEFAULT_FRACTION})", group=_VALID
     )
     valid_documents: int | None = option(None, help="number of documents that are held out", minimum=1, group=_VALID)
     valid: tuple[Path, ...] = option(
@@ -58,7 +58,7 @@ class PrepareSettings:
     )
     character_coverage: float | None = option(
         None,
-        help="share of the text's characters that the vocabulary must cover (default: 0.9995)",
+        help="fraction of the text's characters that the vocabulary must cover (default: 0.9995)",
         minimum=0.98,  # sentencepiece's limits
         maximum=1.0,
         group=_VOCABULARY,

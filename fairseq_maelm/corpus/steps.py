@@ -90,7 +90,7 @@ def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Dedupl
 
 
 def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment]]:
-    """Group the segments of many small files into groups of about the size of a chunk."""
+    """Group segments of small files into chunk-sized groups."""
     group: list[Segment] = []
     size = 0
     for reader in readers:

@@ -1,4 +1,4 @@
-"""The one reader of tables of texts and labels: columns between separators, JSON lines, or a JSON list of objects."""
+"""The one table reader, for texts and labels: separated columns, JSON lines, or a JSON list of objects."""
 
 import argparse
 import csv

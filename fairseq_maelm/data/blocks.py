@@ -24,7 +24,7 @@ _BLANK_LINE = 1
 
 
 def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np.ndarray:
-    """Cut lines of given lengths <int>[lines], with end-of-sentence symbols, into blocks of ``block_size`` tokens.
+    """Divide lines, given their lengths <int>[lines] with end symbols, into blocks with at most ``block_size`` tokens.
 
     Mode "none" cuts after every ``block_size`` tokens, "complete" packs whole lines, "complete_doc" packs whole lines
     of one document without the blank lines between documents, and "eos" makes one block per line.
@@ -54,7 +54,7 @@ def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np
 
 
 def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
-    """Pack as many whole lines as fit into each block, span by span; cut lines that are longer than a block."""
+    """Pack whole lines into blocks, as many as fit, span by span; split lines that are longer than a block."""
     fits = spans[:, 1] - spans[:, 0] <= block_size
     if fits.all():
         return spans

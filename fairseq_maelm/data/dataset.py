@@ -65,7 +65,7 @@ class MaskedBlockDataset(BatchDataset):
         return rounding_draws(self.seed, self.epoch, indices)
 
     def batch_by_size(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
-        """Split indices into batches, as ``BatchDataset``, and log the share of padding."""
+        """Split indices into batches as ``BatchDataset`` does, and log the fraction of padding."""
         batches = super().batch_by_size(*args, **kwargs)
         share = padding_share(batches, self.sizes) if batches else 0.0
         logger.info("%s batches, %.2f %% of their slots padding", f"{len(batches):,}", 100 * share)

@@ -47,7 +47,7 @@ def order_by_length(sizes: np.ndarray, draws: np.ndarray, widest: float = WIDEST
 
 
 def padding_share(batches: Sequence[np.ndarray], sizes: np.ndarray) -> float:
-    """Return the share of padding, in [0, 1), when each batch is padded to its longest full sequence.
+    """Return the fraction of padding, in [0, 1), when each batch is padded to its longest full sequence.
 
     ``batches`` are nonempty arrays of indices <int64>[B] of sequences with lengths ``sizes``.
     """

@@ -148,7 +148,7 @@ def draw_masks(
 
 
 def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, first: np.ndarray | None) -> np.ndarray:
-    """Return <bool>[B, T], True at each row's ``counts`` units of smallest priority; other places are undefined."""
+    """Return <bool>[B, T], True at each row's ``counts`` units with the smallest priorities; undefined elsewhere."""
     ranked = priority if starts.all() else np.where(starts, priority, np.iinfo(np.uint64).max)
     ranks = np.maximum(counts - 1, 0)
     # Only the smallest need sorting, and if all rows have the same count not even these.

@@ -29,7 +29,7 @@ class RateOfUpdates(NamedTuple):
 
 
 class RatedBatches(WatchedBatches):
-    """fairseq's batches of an epoch, which set the ``rate`` of their dataset to the masking rate of each batch."""
+    """fairseq's batches, which set their dataset's ``rate`` to the masking rate before each batch."""
 
     _start: float
     _end: float
@@ -57,7 +57,7 @@ class RatedBatches(WatchedBatches):
         super().load_state_dict(state_dict)
 
     def begin(self, offset: int) -> None:
-        """Find the update of the first batch, at the beginning of an epoch or of a resumed run."""
+        """Find the first batch's update number when an epoch begins or a run resumes."""
         super().begin(offset)
         self._first_update = self._trainer.get_num_updates()
         # An update that is skipped after an overflow still uses its batches, so the rest of the epoch is ahead of the

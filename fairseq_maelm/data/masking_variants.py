@@ -50,7 +50,7 @@ class EncoderView:
             raise ValueError(f"--encoder-mask-fraction must be in [0, 1], not {self.mask_fraction}")
         if self.mask_fraction and self.masked_input != "dropped":
             raise ValueError(
-                "--encoder-mask-fraction is the share of masks that are not dropped: it goes with --masked-input "
+                "--encoder-mask-fraction is the fraction of masks that stay in the input: it needs --masked-input "
                 f"dropped, not with {self.masked_input}"
             )
 
@@ -181,7 +181,7 @@ def encoder_input_of_masks(
 
 
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:
-    """Return the places <int64>[sum of counts] in a flattened [B, width] whose rows are filled from the left."""
+    """Return flat indices <int64>[sum of counts] into [B, width] whose rows are filled from the left."""
     return np.flatnonzero(np.arange(width) < counts[:, None])
 
 

@@ -1,4 +1,4 @@
-"""A training set of a domain's text with a share of general text in every epoch."""
+"""Domain text mixed with some general text in every epoch."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
 
 
 class MixedBlockDataset(MaskedBlockDataset):
-    """A training split: all of the domain's blocks in every epoch, then those of the general text, some in each epoch.
+    """A training split: all domain blocks in every epoch, and some general blocks, others each time.
 
     The choice depends on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
     one.
@@ -33,7 +33,7 @@ class MixedBlockDataset(MaskedBlockDataset):
     general_blocks: int
 
     def mix(self, domain_blocks: int, ratio: float) -> "MixedBlockDataset":
-        """Set the number of the domain's blocks and the general share of an epoch's tokens, and return this object."""
+        """Set how many blocks are domain text and which fraction of an epoch's tokens is general; return self."""
         sizes = self.blocks.sizes
         self.domain_blocks = domain_blocks
         self.general_blocks = blocks_to_mix(sizes[:domain_blocks], sizes[domain_blocks:], ratio)

@@ -1,4 +1,4 @@
-"""Readers of numbered lines of UTF-8 text files, plain or compressed, and of JSON lines."""
+"""Readers for UTF-8 text, plain or compressed, with line numbers, and for JSON lines."""
 
 import gzip
 import lzma
@@ -27,7 +27,7 @@ def damage_told(path: Path) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise CorpusError(f"{path} is damaged or cut short: {error}") from error
+        raise CorpusError(f"{path} is damaged or truncated: {error}") from error
 
 
 def decode(path: Path, first_line: int, data: bytes) -> str:
@@ -49,7 +49,7 @@ def decode(path: Path, first_line: int, data: bytes) -> str:
 
 
 def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
-    """Yield the numbers of a file's lines, from 1, and the lines without their ends.
+    """Yield line numbers, from 1, and lines without their line ends.
 
     Only a line feed, with or without a carriage return before it, ends a line; Python's text files would also break at
     other characters. Files whose names end in .gz or .xz are decompressed. Without ``blank``, lines of white space are

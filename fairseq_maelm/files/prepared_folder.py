@@ -163,7 +163,7 @@ def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> dict[str, A
 
 
 def _check_outputs(folder: Path, manifest: Mapping[str, Any], most: float = _QUICKLY_READ) -> None:
-    """Compare sizes of a folder's files with its manifest, and the contents of files of up to ``most`` bytes."""
+    """Compare file sizes with the manifest, and the contents of files up to ``most`` bytes."""
     for name, facts in manifest["outputs"].items():
         path, size = folder / name, facts["bytes"]
         same = path.exists() and path.stat().st_size == size

@@ -1,4 +1,4 @@
-"""What the criterions of fine-tuning share: logging outputs, the loss in bits, and the accuracy in training."""
+"""The base class of fine-tuning criterions: logging outputs, the loss in bits, and training accuracy."""
 
 import math
 from dataclasses import dataclass

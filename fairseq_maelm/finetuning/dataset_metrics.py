@@ -30,7 +30,7 @@ _KEY = "_collected"
 
 
 class Collected(DerivedMeter):
-    """Predictions of a validation set by example, and the metrics of all of them.
+    """Predictions for a validation set, by example, and their metrics.
 
     It is a derived meter, the only kind that fairseq does not save: fairseq cannot restore meters of foreign classes,
     so no run could resume from a checkpoint that holds this one.

@@ -1,4 +1,4 @@
-"""The kinds of fine-tuning tasks, in which the commands look up what differs between them.
+"""The kinds of fine-tuning tasks, where commands look up how they differ.
 
 A kind is a folder of this one that has a module ``kind.py`` with a ``KIND``. Adding the folder adds the kind.
 """

@@ -75,7 +75,7 @@ def measured(text: str, outputs: Tensor, targets: Any, labels: Sequence[str] | N
 
 
 def prediction_header(labels: Sequence[str] | None, example: Example | None = None) -> list[str]:
-    """Return the names of the columns of ``prediction_cells``, and of an example's id and texts."""
+    """Return column names: those of ``prediction_cells``, then of an example's id and texts."""
     own = ["value"] if labels is None else ["label", "probability", *(f"P({label})" for label in labels)]
     if example is None:
         return own
@@ -93,5 +93,5 @@ def prediction_cells(outputs: Tensor, labels: Sequence[str] | None) -> Iterable[
 
 
 def table_text(rows: Iterable[Sequence[str]]) -> str:
-    """Return rows as lines with tabs between the cells, which contain no tabs and line ends but those of labels."""
+    """Join rows into lines, with tabs between cells and white space inside cells made single."""
     return "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)

@@ -71,7 +71,7 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
 
 
 def _checked_config(folder: Path, auto_class: Any, **safely: Any) -> Any:
-    """Return the configuration of a model that has the sizes of its weights, before memory of these sizes is used.
+    """Return the configuration after checking its sizes against the weights, before any memory is allocated for them.
 
     Attention is computed by the class itself: config.json could name a kernel on the Hub, which is code.
 

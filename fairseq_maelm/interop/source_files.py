@@ -1,4 +1,4 @@
-"""What an import keeps of its source, so that an export gives back the source's ids, files and unused weights.
+"""Files that an import keeps so that an export can restore the source's ids, files and unused weights.
 
 The file next to dict.txt is one of the vocabulary's files, which prepared data and save folders get too. It has tensors
 only: ``order`` <int64>[V] is the source's id of each of our symbols, ``vocabulary`` the fingerprint of the dictionary,

@@ -24,13 +24,13 @@ def register_architectures() -> None:
 
 
 def _take_named_sizes(cfg: Any, name: str) -> None:
-    """Complete the command line's options with those of a named size; called by fairseq."""
+    """Fill in a named size's options; called by fairseq."""
     refuse_stock_bf16(cfg)  # fairseq-train would look for a TPU before it builds the model
     fill_from_size(cfg, name)
 
 
 def _take_sizes_from_checkpoint(cfg: Any) -> None:
-    """Complete the command line's options with those of ``--finetune-from-model``; called by fairseq.
+    """Fill in the options that ``--finetune-from-model`` stores; called by fairseq.
 
     Options of the encoder must agree with the checkpoint. Those of the decoder are taken where they are not given: a
     task may replace the checkpoint's decoder. A checkpoint without one leaves them open, except for a task that uses it

@@ -131,7 +131,7 @@ def _check_positions(config: Any) -> None:
     if config.relative_buckets != "none":
         if config.positions == "rotary":
             raise ValueError(
-                f"--relative-buckets {config.relative_buckets} cannot be combined with --positions rotary: leave out "
+                f"--relative-buckets {config.relative_buckets} cannot be combined with --positions rotary: omit "
                 "one of the two"
             )
         if config.relative_buckets not in BUCKET_FUNCTIONS:

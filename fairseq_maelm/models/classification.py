@@ -28,7 +28,7 @@ class TextLabel(NamedTuple):
 def classify(
     hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32
 ) -> list[TextLabel] | list[float]:
-    """Predict the labels of texts or pairs of texts, or the values of a regression.
+    """Predict labels, or regression values, for texts or text pairs.
 
     Args: those of ``score_texts``.
 

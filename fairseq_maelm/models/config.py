@@ -158,7 +158,7 @@ class MaelmModelConfig(FairseqDataclass):
     init_std: float = field(
         default=0.02,
         metadata={
-            "help": "standard deviation of the random weights of linear layers; 0.02 suits widths of 768 and more, "
+            "help": "standard deviation for initializing linear layers; 0.02 suits widths of 768 and more, "
             "narrower models learn faster with about 0.55 / sqrt(width)"
         },
     )

@@ -127,7 +127,7 @@ class MaelmHubInterface(nn.Module):
         return states if extra["inner_states"] is None else extra["inner_states"]
 
     def extract_features_aligned_to_words(self, sentence: str) -> Tensor:
-        """Return the mean state <float>[W, D] of the tokens of each of the W words ``sentence.split()``.
+        """Return word states <float>[W, D]: the mean over each word's tokens, for the W words in ``sentence.split()``.
 
         A word without tokens, which consists of control characters, has zeros.
         """

@@ -1,4 +1,4 @@
-"""Predictions for masks that are already in the text, such as those of a prompt."""
+"""Predictions for masks that are already in a text or prompt."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -58,7 +58,7 @@ class ChunkSettings(NamedTuple):
 
 
 class _Gradients(NamedTuple):
-    """Gradients of the three inputs. Those of weight and bias are sums over chunks, in the type of the loss."""
+    """Gradients for the three inputs. Weight and bias gradients are summed over chunks, in the loss's dtype."""
 
     states: Tensor  # <dtype>[M, D]
     weight: Tensor  # <float>[V, D]

@@ -105,7 +105,7 @@ FusedAdamW.__name__ = FairseqAdam.__name__
 
 
 def adam_state(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Convert the state of any of fairseq's Adam implementations to the form of ``fairseq.optim.adam.Adam``.
+    """Convert optimizer state from any fairseq Adam to the layout in ``fairseq.optim.adam.Adam``.
 
     Args:
         state_dict: result of ``torch.optim.Optimizer.state_dict``; not changed.

@@ -138,7 +138,7 @@ def _groups(params: Iterable[Tensor]) -> list[dict[str, Any]]:
 
 
 def _shape(param: Tensor) -> tuple[int, int]:
-    """Return the numbers of rows and columns of each hidden matrix in a parameter."""
+    """Return (rows, columns) for each hidden matrix in a parameter."""
     return param.shape[0] // matrices_in(param), param.shape[1]
 
 

@@ -29,7 +29,7 @@ class Sentence(NamedTuple):
 
     @property
     def scored(self) -> NDArray[np.int64]:
-        """Return the places of the tokens that are scored."""
+        """Return the indices of scored tokens."""
         return np.flatnonzero(self.words >= 0)
 
 
@@ -59,7 +59,7 @@ class CheckpointScorer:
         self.mask, self.pad, self.precision = hub.model.mask_index, hub.dictionary.pad(), hub.model.precision
 
     def encode(self, texts: Sequence[str], places: Sequence[str]) -> list[Sentence]:
-        """Tokenize texts; raise a ValueError with its place if one of them cannot be scored."""
+        """Tokenize texts; raise a ValueError that locates the first one that cannot be scored."""
         first, last = self._hub.dictionary.bos(), self._hub.dictionary.eos()
         sentences, longest = [], self._hub.model.max_positions()
         for place, (tokens, words) in zip(places, self._hub.tokenizer.encoder.encode_words(texts), strict=True):
@@ -121,7 +121,7 @@ def pseudo_log_likelihoods(
 
 
 def hidden_ends(sentence: Sentence, method: str) -> NDArray[np.int64]:
-    """Return for each scored token the place after the last token that is hidden with it."""
+    """For each scored token, return the index just past the last token hidden with it."""
     scored = sentence.scored
     if method != "within_word_l2r":
         return scored + 1

@@ -1,4 +1,4 @@
-"""The file of scores, accuracy on minimal pairs, and the interval of the difference of two models on the same pairs."""
+"""The score file, accuracy on minimal pairs, and the confidence interval for two models' difference."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,7 +49,7 @@ def read_scores(folder: Path) -> list[Scored]:
 
 
 def refuse_other_items(folder: Path, scores: Sequence[Scored], items: Sequence[Item]) -> None:
-    """Raise a ValueError unless the scores are those of the same sentences."""
+    """Raise a ValueError unless both files score the same sentences."""
     if len(scores) != len(items):
         raise ValueError(f"{folder} has scores of {len(scores)} sentences, but the input has {len(items)}")
     for scored, item in zip(scores, items):
@@ -58,7 +58,7 @@ def refuse_other_items(folder: Path, scores: Sequence[Scored], items: Sequence[I
 
 
 def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) -> dict[str, Any]:
-    """Summarize scores, and compare them with those of another model on the same pairs.
+    """Summarize scores, and compare them with another model's on the same pairs.
 
     Returns:
         ``sentences``, ``tokens``, ``pseudo_perplexity`` per token. For pairs also "overall", and "phenomena" and

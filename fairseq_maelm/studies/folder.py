@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
 
 
 def data_fingerprint(folder: Path) -> str:
-    """Return a cheap checksum of prepared data: names and sizes of all visible files, and contents of dictionaries."""
+    """Return a cheap fingerprint for prepared data: file names and sizes, and the dictionaries' contents."""
     summary = hashlib.sha256()
     files = (path for path in folder.rglob("[!.]*") if path.is_file() and path.suffix not in _NO_DATA)
     for path in sorted(files):
@@ -60,7 +60,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def outcomes_of(folder: Path, step: str) -> list[Outcome]:
-    """Return the outcomes of a step's jobs, of all commands of a study."""
+    """Return the outcomes of a step's jobs, from all commands that ran in this folder."""
     runs = read_settings(folder)["runs"].items()
     return [_outcome(axes, folder / f"{name}.json") for name, axes in runs if axes["step"] == step]
 

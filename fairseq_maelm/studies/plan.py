@@ -41,7 +41,7 @@ Table = Mapping[str, Mapping[str, Any]]
 
 
 class Places(dict[str, Any]):
-    """Name -> value of the places ``{NAME}`` of a plan's texts: text with more places, paths, or a list of words.
+    """Values for the placeholders ``{NAME}`` in a plan: text that may hold more placeholders, paths, or lists of words.
 
     Args:
         known: the values.
@@ -54,11 +54,11 @@ class Places(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         if name not in self.found:
-            raise ValueError(f"the plan has no value for the place {{{name}}}")
+            raise ValueError(f"the plan has no value for the placeholder {{{name}}}")
         return self.found[name](self)
 
     def text(self, template: Any) -> str:
-        """Fill the places of a text."""
+        """Fill in a text's placeholders."""
         return _PLACE.sub(lambda place: self._text_of(self[place[1]]), str(template))
 
     def _text_of(self, value: Any) -> str:
@@ -67,7 +67,7 @@ class Places(dict[str, Any]):
         return str(value) if isinstance(value, Path) else self.text(value)
 
     def words(self, template: str) -> list[str]:
-        """Fill the places of a command; a word that is a place becomes as many words as its value has."""
+        """Fill in a command's placeholders; a list becomes several words."""
         words = []
         for word in shlex.split(template):
             place = _PLACE.fullmatch(word)
@@ -216,7 +216,7 @@ class Steps:
     def _matching(
         self, name: str, step: dict[str, Any], places: Places, made: list[tuple[str, Places, Job]]
     ) -> list[Job]:
-        """Return the jobs of a step that agree with the places of a later step."""
+        """Return a step's jobs that agree with a later step's placeholders."""
         earlier = self.steps[name]
         if "row" in places and places["row"] not in earlier.get("rows", places["row"]).split():
             return []

@@ -61,7 +61,7 @@ class Progress:
             self._write(line)
 
     def line(self, running: Sequence[tuple[str, Path, float]], seconds: float) -> str:
-        """Return the line that is shown after so many seconds."""
+        """Return the line to show at this time, in seconds."""
         trainings = [(name, cost, training(log)) for name, log, cost in running]
         done = self.done + sum(cost * each.share for _, cost, each in trainings if each)
         share = min(1.0, done / self.total) if self.total else 1.0

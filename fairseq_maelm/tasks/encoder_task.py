@@ -1,4 +1,4 @@
-"""The base class of this package's tasks: the vocabulary of pretraining, and checks of models and criterions."""
+"""The base class for this package's tasks, with the pretraining vocabulary and checks for models and criterions."""
 
 from typing import Any, ClassVar
 

@@ -101,7 +101,7 @@ class MaelmTaskConfig(FairseqDataclass):
         "the first one is the validation set 'general' (--valid-subset valid,general)",
     )
     general_ratio: float = option(
-        0.0, help="share of each epoch's tokens that come from the general text's train split"
+        0.0, help="fraction of each epoch's tokens that come from the general text's train split"
     )
     general_loss_bound: Optional[float] = option(
         None,

@@ -37,7 +37,7 @@ def vocabulary_files(folder: Path) -> list[Path]:
 
 
 def open_encoder(folder: Path) -> TextEncoder:
-    """Open the encoder from text to the numbers of a folder's dictionary."""
+    """Open a folder's text encoder, which yields ids from its dictionary."""
     dictionary, file, *kept = vocabulary_files(folder)
     lines = dictionary.read_text(encoding="utf-8").split("\n")
     symbols = [line.rsplit(" ", 1)[0] for line in lines if line]
@@ -51,7 +51,7 @@ def open_encoder(folder: Path) -> TextEncoder:
 
 
 class TokenizerEncoder(TextEncoder):
-    """An encoder that uses a tokenizer.json, whose numbers are those of a dict.txt with ``symbols`` symbols.
+    """An encoder around a tokenizer.json that shares its ids with a dict.txt of ``symbols`` symbols.
 
     Its ``tokenizer`` reads special symbols in text as ordinary text.
     """

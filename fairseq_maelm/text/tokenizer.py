@@ -77,7 +77,7 @@ class Tokenizer:
 
 
 class ImportedTokenizer:
-    """A tokenizer.json whose numbers are those of a fairseq dictionary, with the interface of ``Tokenizer``."""
+    """A tokenizer.json that shares its ids with a fairseq dictionary; same interface as ``Tokenizer``."""
 
     def __init__(self, path: str, dictionary: Dictionary) -> None:
         mask = dictionary.index(MASK)
@@ -110,7 +110,7 @@ TextTokenizer = Tokenizer | ImportedTokenizer
 
 
 def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
-    """Return the tokenizer of a sentencepiece model or of a tokenizer.json (told apart by the file's suffix)."""
+    """Open a sentencepiece model or a tokenizer.json, by the file's suffix."""
     return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
 
 

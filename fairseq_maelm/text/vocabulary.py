@@ -126,7 +126,7 @@ def dictionary_text(processor: sentencepiece.SentencePieceProcessor) -> str:
 
 
 class TextEncoder(Protocol):
-    """Encoder of text into the numbers of a fairseq dictionary; ``text.imported.open_encoder`` opens a folder's.
+    """Encoder from text to fairseq dictionary ids; ``text.imported.open_encoder`` opens a folder's.
 
     Tokens are mapped by number, not by spelling: text that spells ``<s>`` or ``<mask>`` stays ordinary text.
     """

@@ -91,7 +91,7 @@ def spelled(value: Any) -> str:
 
 
 def words_of(options: Mapping[str, Any]) -> list[str]:
-    """Return options as words; True is a flag, False and None are left out."""
+    """Return options as command-line words; True is a flag, False and None are omitted."""
     words = []
     for name, value in options.items():
         if value is None or value is False:

@@ -11,7 +11,7 @@ _BAR = 20
 
 
 class Training(NamedTuple):
-    """The state of a training: share of the updates in [0, 1], updates a second, loss, seconds left."""
+    """The state of a training: fraction of its updates in [0, 1], updates per second, loss, seconds left."""
 
     share: float
     speed: float

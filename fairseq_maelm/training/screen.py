@@ -1,4 +1,4 @@
-"""What a training shows: its progress on the screen, and fairseq's whole log in a file of the save folder.
+"""The training screen: progress on standard error, and fairseq's whole log in the save folder.
 
 In a terminal, one line with a bar is kept up to date; a file gets a line each minute. Each validation, warnings, and
 what the package says about stopping and resuming are lines too.
@@ -74,7 +74,7 @@ class Screen(logging.Handler):
         super().close()
 
     def line(self, updates: int, now: float) -> str | None:
-        """Return the progress after so many updates, at a time in seconds; None before the first update."""
+        """Return the progress at an update and a time in seconds; None before the first update."""
         if self._first is None:
             self._first = updates, now
         first, begun = self._first
@@ -177,5 +177,5 @@ def show_in_rank() -> list[logging.Handler]:
 
 
 def is_first_rank() -> bool:
-    """Return whether this process is the first of torchrun or SLURM, each of which runs the same command."""
+    """Return whether this is the first process of torchrun or SLURM, which start one command on every rank."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"

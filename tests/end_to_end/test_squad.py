@@ -169,4 +169,4 @@ def test_version_1_always_answers(toy_data, pretrained, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.partition("}")[0] + "}") == json.loads(out.read_text())
     with pytest.raises(SystemExit, match="2"):
         call(*predict, "--threshold", 0)
-    assert "leave out --threshold and --null-odds" in capsys.readouterr().err
+    assert "omit --threshold and --null-odds" in capsys.readouterr().err

@@ -24,7 +24,7 @@ def test_compressed_files_are_read_by_their_names(tmp_path: Path, suffix: str, c
     path.write_bytes(compress(b"one\ntwo\n" * 100))
     assert len(list(numbered_lines(path))) == 200
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(CorpusError, match="text.txt.* is damaged or cut short"):
+    with pytest.raises(CorpusError, match="text.txt.* is damaged or truncated"):
         list(numbered_lines(path))
 
 

@@ -15,7 +15,7 @@ predict {sentences.tsv} --checkpoint {pretrained} --vocabulary {data} | give --p
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {data} | fine-tuned on another task|no label|there is no
 predict {words.conll} --checkpoint {tagger} --vocabulary {data} | was not written by `maelm prepare tagging`
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {sentences} --threshold 1 | is for checkpoints of
-predict {pairs.tsv} --checkpoint {classifier} --vocabulary {sentences} | on single texts, .* leave out --text-pair
+predict {pairs.tsv} --checkpoint {classifier} --vocabulary {sentences} | on single texts, .* omit --text-pair
 predict {sentences.tsv} --checkpoint {pair_classifier} --vocabulary {sentences} | on pairs .* with --text and --text-
 predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, and .* has single texts: give a task
 predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'

@@ -1,4 +1,4 @@
-"""Readers of the inputs of ``maelm probe``, all of which are read before any model runs."""
+"""Readers for the inputs to ``maelm probe``, which are all read before any model runs."""
 
 import math
 from collections import Counter
@@ -166,7 +166,7 @@ def _read_text(path: Path, settings: ProbeSettings) -> list[Task]:
 
 
 def find_repetitions(passages: Sequence[list[str]], generator: np.random.Generator) -> list[Repetition]:
-    """Find words that occur twice or more in a passage, some words apart, and draw one place of each to predict.
+    """Find words that a passage repeats some words apart, and draw one occurrence of each to predict.
 
     The words that make up the more frequent half of the text are left out, because a model can guess them without the
     repetition; so are words with characters other than letters. Replacements are drawn from the remaining words.

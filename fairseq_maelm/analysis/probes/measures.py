@@ -98,7 +98,7 @@ def reciprocal_rank(queries: Rows, texts: Rows) -> float:
 
 
 def mean_cosine(unit_sum: Rows, number: int) -> float:
-    """Return the mean cosine of all pairs of different rows, from the sum <float64>[D] of the rows scaled to length 1.
+    """Return the mean cosine between different rows, given the sum <float64>[D] over their unit vectors.
 
     The mean over random pairs (Ethayarajh, 2019) is an estimate of it. Near 1, all rows have the same direction.
     """

@@ -1,4 +1,4 @@
-"""Probes of models: one file of results for each model and task, and a report on all of them."""
+"""Run probes: a result file for each model and task, and a report on all of them."""
 
 import hashlib
 import logging

@@ -51,7 +51,7 @@ class FrozenEncoder:
         return np.array([vocabulary.first, *tokens, vocabulary.line_end], dtype=np.int64)
 
     def encode(self, text: str) -> NDArray[np.int64]:
-        """Return the tokens <int64>[n] of a text between special symbols, cut to ``max_length``."""
+        """Tokenize a text with special symbols around it, truncated to ``max_length``: <int64>[n]."""
         return self._enclosed(self.encoder.encode_line(text)[: self._room])
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
@@ -72,14 +72,14 @@ class FrozenEncoder:
     def states(
         self, sequences: Sequence[NDArray[np.int64]], title: str
     ) -> Iterator[tuple[Places, Tensor, list[Tensor]]]:
-        """Yield places, tokens <int64>[B, S] and the states <float32>[B, S, D] of each chosen layer, in batches."""
+        """Yield batches: indices, tokens <int64>[B, S], and states <float32>[B, S, D] for each chosen layer."""
         for places, tokens in self.batches(sequences, title):
             with torch.inference_mode(), self.computing():
                 states = self.encoder.hidden_states(tokens)
             yield places, tokens, [states[layer].float() for layer in self.layers]
 
     def batches(self, sequences: Sequence[NDArray[np.int64]], title: str) -> Iterator[tuple[Places, Tensor]]:
-        """Yield the places of a batch's sequences and their tokens <int64>[B, S]."""
+        """Yield batches: sequence indices, and tokens <int64>[B, S]."""
         lengths = np.array([len(sequence) for sequence in sequences])
         with tqdm(total=len(sequences), desc=f"{self.name}: {title}", unit=" texts", mininterval=1, leave=False) as bar:
             for places in batches_by_length(lengths, self.batch_tokens):

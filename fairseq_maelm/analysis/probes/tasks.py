@@ -52,7 +52,7 @@ def _variants(
 
 
 def _unique(columns: Sequence[Sequence[str]]) -> tuple[list[str], list[NDArray[np.int64]]]:
-    """Return the distinct texts, and for each column the places of its texts among them."""
+    """Return the distinct texts, and for each column the indices of its texts among them."""
     texts = list(dict.fromkeys(text for column in columns for text in column))
     place_of = {text: place for place, text in enumerate(texts)}
     return texts, [np.array([place_of[text] for text in column], dtype=np.int64) for column in columns]
@@ -97,7 +97,7 @@ class Similarity(Task):
 
 
 class Labeled(NamedTuple):
-    """A column of texts, or two columns of paired texts, with the numbers of their classes."""
+    """Texts or text pairs, by column, with their class ids."""
 
     columns: list[list[str]]
     labels: NDArray[np.int64]
@@ -162,7 +162,7 @@ class Tagging(Task):
 
 @dataclass(frozen=True)
 class TokenStates(Task):
-    """Effective rank and mean cosine of the states of all tokens of a text, special symbols included."""
+    """Effective rank and mean cosine over all token states, special symbols included."""
 
     passages: list[list[str]]
     tau: float
@@ -216,7 +216,7 @@ class Repetition(NamedTuple):
 
     @property
     def occurrences(self) -> NDArray[np.int64]:
-        """The places <int64>[n] of the word, n >= 2."""
+        """The positions <int64>[n] of the word, n >= 2."""
         return np.array([place for place, word in enumerate(self.words) if word == self.words[self.place]])
 
 

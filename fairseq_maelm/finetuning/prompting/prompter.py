@@ -1,4 +1,4 @@
-"""The tokens of prompts, cut to the maximum length."""
+"""Prompts as tokens, truncated to the maximum length."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Prompts, which are a template and label words: those of Gao et al. (2021) for GLUE, and users' own."""
+"""Prompts, each a template with label words: GLUE's (Gao et al., 2021), and users' own."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -35,7 +35,7 @@ from fairseq_maelm.text.dictionary import class_names
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
-    """Predict a label and the probabilities of all labels, or a value, for each row of a table or of a prepared split.
+    """Predict label probabilities, or a value, for each row in a table or a prepared split.
 
     Predictions for a split of ``maelm prepare glue`` have the layout of GLUE's submissions.
     """
@@ -85,7 +85,7 @@ def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) 
     if trained is None or trained == given:
         return
     known, read = (("single texts", "pairs of texts")[number - 1] for number in (trained, given))
-    remedy = "name the column of the text with --text, and leave out --text-pair"
+    remedy = "name the column of the text with --text, and omit --text-pair"
     if trained == 2:
         remedy = "name the two columns of texts with --text and --text-pair"
     remedy = "give a task that was prepared like that of training" if args.input.is_dir() else remedy

@@ -230,7 +230,7 @@ def _labels_of(table: Path, first: Example, counts: Mapping[str, int]) -> Dictio
 
 
 def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
-    """Draw a fraction in [0, 1] of all examples at random, about the same share of each stratum; return their numbers.
+    """Draw a fraction, in [0, 1], of the examples at random, about the same from each stratum; return their indices.
 
     ``strata`` has the stratum of each example.
     """

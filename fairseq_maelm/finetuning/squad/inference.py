@@ -125,7 +125,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         split, _ = build_split(hub.tokenizer.encoder, read_squad(args.input), "questions")
     may_have_none = hub.task.version_of(split) == "2.0"
     if not may_have_none and (args.null_odds or args.threshold) is not None:
-        raise UsageError("all questions of SQuAD 1.1 have answers: leave out --threshold and --null-odds")
+        raise UsageError("all questions of SQuAD 1.1 have answers: omit --threshold and --null-odds")
     dataset = hub.task.dataset_of(split, "questions")
     windows = score_windows(hub, dataset, 1, args.batch_size, progress=True)[:, 0]
     best = best_of_questions(windows, dataset.windows.first)

@@ -58,7 +58,7 @@ def best_spans(
 
 
 def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -> NDArray[np.void]:
-    """Return the K = ``kept`` best answers of each window of a batch, <WINDOW_DTYPE>[B, K], as pieces of the context.
+    """Return each window's K = ``kept`` best answers, <WINDOW_DTYPE>[B, K], as spans of context pieces.
 
     ``logits`` are <float>[B, S, 2]; ``batch`` comes from a ``SquadDataset`` that is not for training.
     """

@@ -42,7 +42,7 @@ class SquadTaskConfig(FairseqDataclass):
 
     data: str = option(MISSING, help="folder written by `maelm prepare squad`")
     max_length: int = option(512, help="maximum number of tokens in a sequence: question, window and 4 special tokens")
-    doc_stride: int = option(128, help="number of pieces between the starts of two successive windows of a context")
+    doc_stride: int = option(128, help="number of pieces between the starts of successive windows")
     max_question_length: int = option(64, help="maximum number of pieces in a question; longer questions are truncated")
     max_answer_length: int = option(30, help="maximum number of pieces in a predicted answer")
     n_best: int = option(

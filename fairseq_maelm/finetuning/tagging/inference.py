@@ -25,7 +25,7 @@ _AT_THE_ENDS = re.compile(r"^([^\w\s]*)(.*?)([^\w\s]*)$", re.DOTALL)
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
-    """Label the words of a file, in the layout of the training files or another one, or of plain text.
+    """Label the words in a CoNLL file or in plain text.
 
     Raises:
         UsageError: the input is a folder, or an option needs columns that plain text does not have.
@@ -43,7 +43,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     layout = layout_of(args, args.input, settings.layout)
     if args.input.suffix == ".txt" and layout is settings.layout and not _is_labeled(args, settings):
         if args.keep_labels:
-            raise UsageError("plain text has no labels: leave out --keep-labels, or name the --format of the file")
+            raise UsageError("plain text has no labels: omit --keep-labels, or name the --format of the file")
         return Predicted(_tagged_text(hub, args), None)
     file = read(args.input, layout, labeled=False)
     labels = _labels_as_in_files(hub, [sentence.words for sentence in file.sentences], args.batch_size)
@@ -54,7 +54,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
 
 
 def label_words(hub: MaelmHubInterface, sentences: Sequence[Sequence[str]], batch_size: int = 32) -> list[list[str]]:
-    """Label the words of sentences of any length, in the scheme of the model's labels."""
+    """Label words in sentences, however long, in the model's label scheme."""
     split, _ = encode_words(hub.tokenizer.encoder, sentences)
     dataset = hub.task.dataset_of(split, shuffle=False)
 

@@ -92,7 +92,7 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
 
 
 def scheme_mistake(file: LabeledFile, scheme: str) -> str:
-    """Return the place of the first label that is not valid in the scheme, with the reason, or an empty string."""
+    """Return where the first label violates the scheme, and why; an empty string if none does."""
     for sentence in file.sentences if scheme != PLAIN else ():
         try:
             check(sentence.labels, scheme)

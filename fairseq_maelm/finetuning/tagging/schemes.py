@@ -131,7 +131,7 @@ ENTITY_METRICS = ("accuracy", "precision", "recall", "f1")
 
 
 def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], has_entities: bool) -> dict[str, float]:
-    """Return the metrics of the labels of all sentences of a set, in percent.
+    """Score the labels of a whole set, in percent.
 
     These are ``accuracy`` of words and, for entities, ``precision``, ``recall`` and ``f1`` over all types together
     (micro average). An entity is right if its type and both its ends are right. As in CoNLL's evaluation, labels that

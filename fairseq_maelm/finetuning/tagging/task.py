@@ -77,7 +77,7 @@ class TaggingTask(EncoderTask):
         return model
 
     def load_dataset(self, split: str, **unused: Any) -> None:
-        """Open a split and cut it into windows."""
+        """Open a split as windows."""
         folder = Path(self.cfg.data)
         content = TaggedSplit(**load_split(folder, "tagging", split))
         check_array(folder / f"{split}.npz", content.pieces, self.dictionary.index(MASK))

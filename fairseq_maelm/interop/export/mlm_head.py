@@ -62,7 +62,7 @@ def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
 
 
 def measure(source: LoadedCheckpoint, mlm: LoadedCheckpoint) -> HeadLosses:
-    """Return the losses of a checkpoint and of its form ``without_decoder`` on the validation set of its data.
+    """Return two validation losses: a checkpoint's, and the one without its decoder.
 
     Raises:
         FileNotFoundError: the folder of the vocabulary has no validation set.

@@ -54,7 +54,7 @@ HYPER_PARAMETERS = {
 
 
 def fill_template(name: str, values: Mapping[str, str]) -> str:
-    """Return the text of a file of this folder with the values of its names."""
+    """Fill in a template from this folder."""
     return Template(Path(__file__).with_name(name).read_text(encoding="utf-8")).substitute(values)
 
 

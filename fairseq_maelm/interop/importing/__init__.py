@@ -1,1 +1,1 @@
-"""Import of Hugging Face folders and of fairseq's RoBERTa as checkpoints of this package."""
+"""Import Hugging Face models and fairseq's RoBERTa as checkpoints for this package."""

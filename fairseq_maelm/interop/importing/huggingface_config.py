@@ -230,7 +230,7 @@ def task_options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def padding(config: dict[str, Any]) -> int:
-    """Return the model's number of the padding symbol; the defaults are those of transformers."""
+    """Return the model's padding id, by default as in transformers."""
     default = (
         50_283 if config["model_type"] == "modernbert" else 1 if FAMILIES[config["model_type"]].position_offset else 0
     )

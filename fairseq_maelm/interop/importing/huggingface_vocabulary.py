@@ -158,7 +158,7 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
 
 
 def _add_to_model(model: dict[str, Any], added: list[dict[str, Any]]) -> None:
-    """Add the added tokens to the model's vocabulary, outside of which the library tokenizers ignores their numbers."""
+    """Add the added tokens to the model's vocabulary; elsewhere the library tokenizers ignores their ids."""
     pieces = model["vocab"]
     if isinstance(pieces, dict):
         model["vocab"] = pieces | {token["content"]: token["id"] for token in added}
@@ -171,7 +171,7 @@ def _add_to_model(model: dict[str, Any], added: list[dict[str, Any]]) -> None:
 
 
 def _renumber_unigram(model: dict[str, Any], number_of: dict[int, int]) -> tuple[list[Any], Any]:
-    """Reorder the pieces, whose numbers are their places in the list, and return them with the unknown's number."""
+    """Reorder the pieces, whose ids are their list indices; return them with the unknown piece's id."""
     pieces: dict[int, Any] = {number_of[number]: piece for number, piece in enumerate(model["vocab"])}
     lowest = min(score for _, score in pieces.values())
     # Rows without a token come before <mask>.

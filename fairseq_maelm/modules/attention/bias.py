@@ -16,7 +16,7 @@ from fairseq_maelm.modules.output_positions import OutputPositions
 
 
 class AttentionBias:
-    """The bias of the attention logits and the rotations of queries and keys, for all layers of a stack.
+    """The attention bias, and the rotations for queries and keys, shared by all layers in a stack.
 
     Every argument is optional. A query whose keys are all hidden gets zeros as its result.
 

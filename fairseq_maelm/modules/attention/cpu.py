@@ -77,7 +77,7 @@ def _sequences_together(weights: int) -> int:
 
 
 class _WeightBuffers:
-    """Reusable buffers for the attention weights of a group of sequences and for results of the same size."""
+    """Reusable buffers for attention weights and equally large results."""
 
     def __init__(self, example: Tensor, size: int, number: int) -> None:
         self._buffers = [example.new_empty(size) for _ in range(number)]
@@ -164,7 +164,7 @@ def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
 def _groups(
     tensors: tuple[Tensor, ...], bias: Tensor | None, decisions: Tensor | None, grid: DropoutGrid | None
 ) -> Iterator[tuple[slice, _SequenceGroup]]:
-    """Yield groups of a batch of query, key and value, each with its part of the batch."""
+    """Yield slices of query, key and value, sequence group by sequence group."""
     query, key, value = tensors
     together = _sequences_together(query.shape[1] * query.shape[2] * key.shape[2])
     for start in range(0, len(query), together):

@@ -144,7 +144,7 @@ def pair_gradient_kernel(
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """Sum the gradients of the logits of one block of (query position, key position) over a part of the batch.
+    """Sum logit gradients over part of the batch, for one block of (query position, key position).
 
     Each block has one program. The sum stays in registers, needs no atomic addition and is deterministic.
     """
