@@ -25,6 +25,7 @@ def trained(toy_data, tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
     """A checkpoint, and what the validations during training logged."""
     folder = tmp_path_factory.mktemp("trained")
     intervals = ["--max-update", UPDATES, "--validate-interval-updates", EVERY]
+    intervals += ["--tensorboard-logdir", folder / "logs"]
     output = run(["fairseq-train", toy_data, *TINY_TRAINING, *intervals, "--save-dir", folder])
     return folder / "checkpoint_last.pt", validations(output)
 
@@ -38,6 +39,14 @@ def test_fairseq_validate_gives_the_metrics_of_training(toy_data, trained):
     (again,) = validations(run([*command, "--max-tokens", 500, "--seed", 7, "--num-workers", 1]))
     for metric in METRICS:
         assert again[f"valid_{metric}"] == logged[-1][f"valid_{metric}"], metric
+
+
+def test_metrics_reach_tensorboard(trained):
+    """By fairseq's own option, with the extra of that name."""
+    pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
+    (events,) = (trained[0].parent / "logs" / "train_inner").glob("events.*")
+    written = events.read_bytes()
+    assert all(name in written for name in (b"loss", b"accuracy", b"masked", b"wps"))
 
 
 def totals(checkpoint: Path, data: Path, epoch: int = 1, overrides: Any = None, **batching: Any) -> dict[str, float]:
