@@ -1,8 +1,19 @@
 """Results that look like success and are not."""
 
-import pytest
+import json
+from pathlib import Path
+from types import SimpleNamespace
 
-from fairseq_maelm.finetuning.doubtful_results import doubt_about, numbers_as_classes, report_on_classes
+import pytest
+from omegaconf import OmegaConf
+
+from fairseq_maelm.finetuning.doubtful_results import (
+    doubt_about,
+    numbers_as_classes,
+    report_on_classes,
+    warn_about_training,
+)
+from fairseq_maelm.models import checkpoint_reader
 
 
 @pytest.mark.parametrize(
@@ -24,6 +35,21 @@ def test_what_a_constant_answer_reaches_too_is_doubtful(
 ) -> None:
     found = doubt_about(metrics, right)
     assert (expected is None) == (found is None) and (expected or "") in (found or "")
+
+
+def test_the_first_validation_set_is_that_of_the_best_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "checkpoint_best.pt").touch()
+    splits = {"valid": {"labels": {"a": 3, "b": 1}}, "valid1": {"labels": {"a": 1, "b": 1}}}
+    (tmp_path / "manifest.json").write_text(json.dumps({"splits": splits}))
+    config = OmegaConf.create(
+        {"dataset": {"valid_subset": "valid,valid1"}, "checkpoint": {"best_checkpoint_metric": "accuracy"}}
+    )
+    checkpoint = SimpleNamespace(config=config, state={"extra_state": {"best": 70.0}})
+    monkeypatch.setattr(checkpoint_reader, "read_checkpoint", lambda path: checkpoint)
+    warn_about_training(tmp_path, tmp_path)
+    assert "the accuracy of 70.0 % is not above that of always answering 'a', 75.0 %" in caplog.text
 
 
 def test_numbers_that_are_read_as_classes() -> None:
