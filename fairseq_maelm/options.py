@@ -36,7 +36,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words after refusing options that do not exist, so that none seems to be missing for its spelling."""
+        """Parse words after refusing unknown options, so that a misspelled option is not reported as missing."""
         words = sys.argv[1:] if args is None else list(args)
         for name in () if self._subparsers else (word.partition("=")[0] for word in words if " " not in word):
             if name == "--":

@@ -42,7 +42,7 @@ class Vocabulary:
 
 
 class CheckpointEncoder:
-    """The encoder of a fairseq checkpoint, which computes the states of all its layers.
+    """A checkpoint's encoder, which returns the states of all layers.
 
     Attributes:
         vocabulary: its special symbols.

@@ -87,7 +87,7 @@ class ModelInput(NamedTuple):
 
 
 class LayerGrams:
-    """Gram matrices of real and of [MASK] tokens in the chosen layers under one condition."""
+    """Gram matrices for real tokens and for <mask>, by layer, under one condition."""
 
     def __init__(self, layers: Sequence[int], width: int, device: str, double: bool) -> None:
         self.layers = layers

@@ -130,7 +130,7 @@ def compare_subspaces(real: Tensor, mask: Tensor, joint: Tensor, tau: float) -> 
         ValueError: there are no real tokens or no [MASK] tokens with any energy.
     """
     if float(real.trace()) <= 0.0 or float(mask.trace()) <= 0.0:
-        raise ValueError("both real and [MASK] tokens are needed to compare their subspaces")
+        raise ValueError("both real and <mask> tokens are needed to compare their subspaces")
     inner = leading_directions(real, tau)
     own = leading_directions(mask, tau)
     outer = torch.eye(len(real), dtype=real.dtype) - inner @ inner.T

@@ -1,4 +1,4 @@
-"""Checks of checkpoint files that torch does not make.
+"""Integrity checks for checkpoint files, beyond torch's.
 
 Reasons: a checkpoint is a zip archive with a CRC-32 for each record, which torch writes but does not verify, so a file
 with changed bits loads without an error. torch also reads compressed and overlapping records, although it never writes

@@ -1,4 +1,4 @@
-"""Checkpoints by path, and by name if they come with the package, as folders of ``maelm export --complete``."""
+"""Find checkpoints: files and run directories by path, bundled encoders by name."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ _PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
 
 
 def shipped_encoders() -> dict[str, Path]:
-    """Return the checkpoints of the pretrained encoders by name."""
+    """Return the bundled encoders' checkpoints by name."""
     return {path.parent.name: path for path in sorted(_PRETRAINED.glob(f"*/{CHECKPOINT_FILE}"))}
 
 

@@ -230,7 +230,7 @@ def _describe(kind: Any) -> str:
 
 
 def check_weights(weights: dict[str, Any], path: Path) -> None:
-    """Check that all weights are ordinary tensors with all of their numbers in the file, and that few share them.
+    """Check that all weights are ordinary tensors, complete in the file, and that few share storage.
 
     Raises:
         CheckpointError: names the first weight that is not.

@@ -122,7 +122,7 @@ def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, A
     if args.recipe is None and args.arch is None and args.checkpoint is None:
         raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch, or --checkpoint")
     if args.checkpoint is not None and args.arch is not None:
-        raise UsageError("--arch comes from --checkpoint: leave it out")
+        raise UsageError("--arch comes from --checkpoint: omit it")
     if args.checkpoint is None and (args.general_data is not None or args.objective != _OBJECTIVES[0]):
         raise UsageError("--objective and --general-data need --checkpoint")
     by_default = Path("adapt" if args.arch is None else args.arch.removeprefix("maelm_"))

@@ -1,4 +1,4 @@
-"""Encoding of the cleaned text, chunk by chunk, into part files, and joining these into memory-mapped datasets.
+"""Encode cleaned text chunk by chunk into part files, and join them into memory-mapped datasets.
 
 The cleaned text has one paragraph per line and a blank line between documents. A chunk is a range of whole lines.
 """

@@ -186,7 +186,7 @@ def _rows(counts: np.ndarray, width: int) -> np.ndarray:
 
 
 def _spread(values: np.ndarray, rows: np.ndarray | None, shape: tuple[int, int], filler: int) -> np.ndarray:
-    """Return <int64>[B, S] with values at their rows and the filler elsewhere; without rows, values fill the array."""
+    """Scatter values to their rows in <int64>[B, S], filler elsewhere; rows of None mean all of them."""
     if rows is None:
         return values.reshape(shape)
     spread = np.full(shape, filler, dtype=np.int64)

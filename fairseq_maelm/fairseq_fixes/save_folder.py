@@ -204,7 +204,7 @@ def _newest_whole(others: list[Path], trouble: str, suffix: str, criterion: str)
 
 
 def _sorted_out(paths: list[Path], criterion: str) -> tuple[dict[Path, Progress], dict[Path, str]]:
-    """Return the files from which a run can continue if they are intact, and the reasons against the others."""
+    """Split checkpoint files into those that a run could resume from, if intact, and the others with reasons."""
     progress: dict[Path, Progress] = {}
     skipped: dict[Path, str] = {}
     for path in paths:

@@ -105,7 +105,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def parse_json(content: bytes | str, place: object) -> Any:
-    """Parse JSON; raise a CorpusError whose message begins with the place if it is invalid."""
+    """Parse JSON; invalid JSON is a CorpusError that names ``place``."""
     try:
         return json.loads(content)
     except RecursionError:

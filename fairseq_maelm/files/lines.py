@@ -71,7 +71,7 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
 
 
 def parse_record(line: str, place: str) -> dict[str, Any]:
-    """Parse a JSON object from a line; raise a CorpusError whose message begins with the place for anything else."""
+    """Parse a line that is a JSON object; anything else is a CorpusError that names file and line."""
     record = parse_json(line, f"{place}: the record")
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: not a JSON record, but {type(record).__name__}")
@@ -84,5 +84,5 @@ def columns_in(row: Sequence[Any]) -> str:
 
 
 def text_field(record: Mapping[str, Any], name: str, place: str) -> str:
-    """Return the text of a record's field; raise a CorpusError whose message begins with the place for other values."""
+    """Return a record's field as text; any other value is a CorpusError that names file and line."""
     return checked_text(record[name], f"{place}: the field {name!r}")

@@ -46,7 +46,7 @@ class Collected(DerivedMeter):
         self._metrics: Mapping[str, float] | None = None
 
     def update(self, rows: Iterable[tuple[Any, Any]]) -> None:
-        """Add pairs of an example's key, unique in the set, and its values."""
+        """Add (key, values) pairs; each example's key is unique in the set."""
         self.rows.update(rows)
         self._metrics = None
 

@@ -93,5 +93,5 @@ def prediction_cells(outputs: Tensor, labels: Sequence[str] | None) -> Iterable[
 
 
 def table_text(rows: Iterable[Sequence[str]]) -> str:
-    """Join rows into lines, with tabs between cells and white space inside cells made single."""
+    """Join rows into lines, with tabs between cells and white space collapsed inside them."""
     return "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)

@@ -202,7 +202,7 @@ class MaelmForSequenceClassification(MaelmPreTrainedModel, MPNetForSequenceClass
 
 
 class MaelmForTokenClassification(MaelmPreTrainedModel, MPNetForTokenClassification):
-    """Classification of every token by a linear head."""
+    """Token classification with a linear head."""
 
     def __init__(self, config: MaelmConfig) -> None:
         MPNetPreTrainedModel.__init__(self, config)

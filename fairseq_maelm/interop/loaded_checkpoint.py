@@ -1,4 +1,4 @@
-"""A checkpoint with its model and vocabulary, as export reads it and import checks its result."""
+"""A checkpoint with its model and vocabulary, loaded for an export or to verify an import."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -264,7 +264,7 @@ def check_depth(path: Path, option: str, layers: int, weights: dict[str, Tensor]
 
 
 def _check_task(task: Any, model: Any, weights: dict[str, Tensor], path: Path) -> None:
-    """Refuse a sentence_prediction task whose numbers of classes or positions are not those of the weights."""
+    """Refuse a sentence_prediction task whose class count or position count does not match the weights."""
     heads = classification_heads(weights)
     if any("." in name for name in heads):
         raise CheckpointError(f"{path} holds a head with a dot in its name")

@@ -1,6 +1,7 @@
 """Refuse model options that cannot work, before anything is built."""
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -112,9 +113,13 @@ def _check_sizes(config: Any) -> None:
             )
 
 
+def _unknown(option: str, value: Any, choices: Iterable[str]) -> ValueError:
+    return ValueError(f"unknown --{option} {value}: choose one of {', '.join(choices)}")
+
+
 def _check_decoder(config: Any) -> None:
     if str(config.decoder_attention) not in DECODER_ATTENTION:
-        raise ValueError(f"unknown --decoder-attention {config.decoder_attention}")
+        raise _unknown("decoder-attention", config.decoder_attention, DECODER_ATTENTION)
     if config.decoder_attention != "self" and not config.decoder_layers:
         raise ValueError(f"--decoder-attention {config.decoder_attention} needs a decoder: --decoder-layers is 0")
     if config.share_decoder_positions and config.decoder_embed_dim != config.encoder_embed_dim:
@@ -127,7 +132,7 @@ def _check_decoder(config: Any) -> None:
 def _check_positions(config: Any) -> None:
     for option, choices in (("layer", LAYERS), ("positions", POSITIONS), ("decoder_positions", POSITIONS)):
         if getattr(config, option) not in choices:
-            raise ValueError(f"unknown --{option.replace('_', '-')} {getattr(config, option)}")
+            raise _unknown(option.replace("_", "-"), getattr(config, option), choices)
     if config.relative_buckets != "none":
         if config.positions == "rotary":
             raise ValueError(
@@ -135,7 +140,7 @@ def _check_positions(config: Any) -> None:
                 "one of the two"
             )
         if config.relative_buckets not in BUCKET_FUNCTIONS:
-            raise ValueError(f"unknown --relative-buckets {config.relative_buckets}")
+            raise _unknown("relative-buckets", config.relative_buckets, (*BUCKET_FUNCTIONS, "none"))
         check_buckets(config.relative_num_buckets, config.relative_max_distance)
     if config.share_decoder_positions and "rotary" in (config.positions, config.decoder_positions):
         raise ValueError(
@@ -172,7 +177,7 @@ def check_backend(path: str) -> None:
         ValueError: says why, and which one to choose.
     """
     if path not in ATTENTION_BACKENDS:
-        raise ValueError(f"unknown --attention {path}: choose one of {', '.join(ATTENTION_BACKENDS)}")
+        raise _unknown("attention", path, ATTENTION_BACKENDS)
     if BACKENDS[path].device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"--attention {path} needs a CUDA GPU, and torch finds none: use --attention auto or, for a checkpoint "

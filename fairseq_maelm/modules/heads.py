@@ -1,4 +1,4 @@
-"""Heads: the LM head of pretraining, and heads of sentences and tokens for fine-tuning."""
+"""The pretraining LM head, and sentence and token heads for fine-tuning."""
 
 import torch
 import torch.nn.functional as F

@@ -66,7 +66,7 @@ class _Gradients(NamedTuple):
 
 
 def default_settings(states: Tensor, weight: Tensor) -> ChunkSettings:
-    """Return the settings for the states' device, with autocast's type or else the weight's."""
+    """Return the default settings for a device; the dtype is autocast's, or else the weight's."""
     device = states.device.type
     dtype = autocast_dtype(device) or weight.dtype
     if device == "cpu":

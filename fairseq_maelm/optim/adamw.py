@@ -159,7 +159,7 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def multiply(tensors: list[Tensor], factor: float | Tensor) -> None:
-    """Multiply tensors by a number in place, without waiting for a number that is a tensor on a GPU."""
+    """Multiply tensors in place by a number or by a scalar tensor, which need not be read from the GPU."""
     for device, chosen in by_device(tensors).items():
         torch._foreach_mul_(chosen, factor.to(device) if isinstance(factor, Tensor) else factor)
 

@@ -14,7 +14,7 @@ _TAIL_BYTES = 65536
 
 
 def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the kind and the numbers of each record in a log.
+    """Yield each log record's kind and metrics.
 
     Args:
         log: a file that may be missing, or still be written.
@@ -44,7 +44,7 @@ def _text(log: Path, tail: bool) -> str:
 
 
 def last_line(log: Path) -> str:
-    """Return the line that explains the end of a log best: the last one with an exception, or else the last one."""
+    """Return the line that best explains how a log ended: the last exception, or else the last line."""
     lines = [line.strip() for line in last_attempt(log, tail=True).splitlines() if line.strip()]
     raised = [line for line in lines if _EXCEPTION.match(line)]
     # While fairseq looks for the cause of a divergence, another error may occur.

@@ -102,7 +102,7 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Ru
         import torch  # takes seconds
 
         if not torch.cuda.device_count():
-            raise UsageError("--gpus is given, but torch finds no GPU here: leave it out, or give --jobs")
+            raise UsageError("--gpus is given, but torch finds no GPU here: omit it, or give --jobs")
     return Runner(slots, gpus, launcher, args.retry_failed, args.dry_run)
 
 

@@ -112,7 +112,7 @@ class Plan:
             own[inner] = value if isinstance(own.get(inner), str) else number_if_it_is_one(value)
 
     def task(self, name: str, folder: Path | None) -> dict[str, Any]:
-        """Return what the plan declares for a task, or for tasks of the kind that a folder has."""
+        """Return the plan's entry for a task, or for the kind of task in a folder."""
         if folder is None:
             return self.content["tasks"][name] or {}
         kinds = {kind: {"file": f"train.{kind}", **own} for kind, own in self.content.get("kinds", {}).items()}
@@ -184,7 +184,7 @@ class Steps:
                 _refuse_missing(Path(needed), f"the step {name!r}")
 
     def settings(self) -> dict[str, Any]:
-        """Return what decides the results, to compare with an earlier command's, and the axes of all jobs."""
+        """Return the settings that determine the results, to compare with an earlier command's, and all jobs' axes."""
         listed = {f"{axis}s" for step in self.steps.values() for axis in step.get("each", "").split()}
         own = {name: value for name, value in self.own.items() if name not in {*listed, "report"}}
         tables = {name: value for name, value in self.content.items() if isinstance(value, dict)}

@@ -25,7 +25,7 @@ def training(log: Path) -> Training | None:
 
 
 class Progress:
-    """Shows how far all jobs are, in units of their costs, and the trainings among those that run.
+    """Shows overall progress, weighted by job cost, and the state of each running training.
 
     Args:
         total: cost of all jobs that are to be run.

@@ -47,7 +47,7 @@ def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
 
 
 class SubmittedJob:
-    """A job of submitit, and the file with its number."""
+    """A submitit job, and the file that stores its SLURM job id."""
 
     def __init__(self, job: Any, record: Path) -> None:
         self.job, self.record = job, record

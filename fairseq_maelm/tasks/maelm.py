@@ -92,8 +92,8 @@ class MaelmTaskConfig(FairseqDataclass):
     protect_special_tokens: bool = option(False, help="never mask <s> and </s>")
     initial_output_bias: ChoiceEnum(["zeros", "frequencies"]) = option(  # type: ignore[valid-type]
         "zeros",
-        help="initial bias of the LM head: zeros, or each symbol's log frequency in the training text, which saves "
-        "the updates in which it would be learned",
+        help="initial bias of the LM head: zeros, or each symbol's log frequency in the training text, so that "
+        "the model need not learn frequencies first",
     )
     general_data: Optional[str] = option(
         None,

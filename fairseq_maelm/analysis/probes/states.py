@@ -32,7 +32,7 @@ class EncodedWords(NamedTuple):
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder with the settings by which its states are computed."""
+    """An encoder, with the settings for computing its states."""
 
     name: str  # for progress bars
     encoder: CheckpointEncoder  # on ``device``

@@ -1,4 +1,4 @@
-"""What the commands need to know about prompts."""
+"""The prompts' kind: its tasks and its options for ``maelm predict``."""
 
 import argparse
 

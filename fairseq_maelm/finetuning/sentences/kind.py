@@ -1,4 +1,4 @@
-"""What the commands need to know about tasks of sentences."""
+"""The kind of sentences: its tasks, its options for ``maelm predict``, its recipes."""
 
 import argparse
 from collections.abc import Mapping

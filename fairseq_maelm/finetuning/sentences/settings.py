@@ -16,7 +16,7 @@ class SentenceSettings(Columns):
 
     train: Path = option(help="table to train on", type=existing_path, metavar="TABLE")
     valid: Path | None = option(
-        None, help="table to choose a checkpoint by (default: a part of --train)", type=existing_path, metavar="TABLE"
+        None, help="table for choosing the checkpoint (default: a part of --train)", type=existing_path, metavar="TABLE"
     )
     test: Path | None = option(
         None, help="table to test on, with or without labels", type=existing_path, metavar="TABLE"

@@ -1,4 +1,4 @@
-"""What the commands need to know about questions."""
+"""SQuAD's kind: its tasks, its options for ``maelm predict``, its recipes."""
 
 import argparse
 from collections.abc import Mapping

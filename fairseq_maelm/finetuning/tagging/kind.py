@@ -1,4 +1,4 @@
-"""What the commands need to know about labeled words."""
+"""The kind of tagging: its tasks, its options for ``maelm predict``, its recipes."""
 
 import argparse
 from collections.abc import Mapping

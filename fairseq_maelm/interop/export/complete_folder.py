@@ -1,4 +1,4 @@
-"""Folders of ``maelm export --complete``, which are checkpoints too, and weights rounded to half precision."""
+"""Export folders that are checkpoints too (``maelm export --complete``), optionally in half precision."""
 
 import os
 import shutil

@@ -30,7 +30,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None
 
 
 def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
-    """Attend by flash attention (Dao, 2023), with the padding of each sequence as a separate sequence: without a mask.
+    """Use flash attention (Dao, 2023); padding is computed as separate sequences, so that no mask is needed.
 
     Args:
         boundaries: <int32>[2 B + 1], see ``padding_boundaries``.
