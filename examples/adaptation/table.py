@@ -11,8 +11,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from study import last_json
 
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.studies.engine import is_finished, read_json
-from fairseq_maelm.studies.folder import SETTINGS
+from fairseq_maelm.studies.engine import is_finished
+from fairseq_maelm.studies.folder import FINISHED, outcomes_of, read_settings
 from fairseq_maelm.studies.tables import markdown_table
 
 # The name of a metric in tables -> in what was measured.
@@ -65,34 +65,27 @@ def tidy(places: Any) -> None:
         shutil.rmtree(places.text("{run}"), ignore_errors=True)
 
 
-def read_scores(folder: Path, metrics: dict[str, str]) -> dict[tuple[str, str, int], float]:
-    """Read the scores that are there: (task, row, seed) -> percent, by row, task and seed."""
-    found = {}
-    for row in ("before", "after", "control"):
-        for task, metric in metrics.items():
-            start = f"{task}_{row}_"
-            names = [path.name[len(start) : -len(".json")] for path in (folder / "scores").glob("*.json")
-                     if path.name.startswith(start)]  # fmt: skip
-            for seed in sorted(int(name) for name in names if name.isdecimal()):
-                result = read_json(folder / "scores" / f"{start}{seed}.json") or {}
-                if METRICS[metric] in result:
-                    found[task, row, seed] = result[METRICS[metric]]
-    return found
-
-
 def write(folder: Path) -> str:
     """Write the scores that are there into results.csv and their medians into table.md; return the table."""
-    settings = read_json(folder / SETTINGS) or {}
+    settings = read_settings(folder)
     metrics = {task: fields["metric"] for task, fields in settings["tasks"].items()}
     models = [model for model in ("before", "control", "after") if model in settings["rows"]]
-    scores = read_scores(folder, metrics)
+    tests = [each for each in outcomes_of(folder, "test") if each.state == FINISHED]
+    scores = [
+        (
+            task := each.axes["task"],
+            metrics[task],
+            each.axes["row"],
+            each.axes["seed"],
+            each.result[METRICS[metrics[task]]],
+        )
+        for each in tests
+    ]
     with open(folder / "results.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["task", "metric", "model", "seed", "score"])
-        writer.writerows([task, metrics[task], model, seed, score] for (task, model, seed), score in scores.items())
+        csv.writer(file).writerows([["task", "metric", "model", "seed", "score"], *scores])
     lines = []
     for task, metric in metrics.items():
-        values = [[score for (*own, _), score in scores.items() if own == [task, model]] for model in models]
+        values = [[score for *own, _, score in scores if own == [task, metric, model]] for model in models]
         gains = [_gain(values[-1], others) for others in values[:-1]]
         lines.append([task, metric, *map(_spread, values), *gains])
     head = ["task", "metric", *models, *(f"{models[-1]} - {model}" for model in models[:-1])]

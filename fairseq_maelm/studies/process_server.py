@@ -13,10 +13,8 @@ import contextlib
 import ctypes
 import fcntl
 import importlib
-import logging
 import multiprocessing
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -38,7 +36,7 @@ def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folde
     """Start a run, which ends when the returned process object or the calling program ends.
 
     Args:
-        words: one of COMMANDS, "python" with a Python file, or any other program, which is started as usual.
+        words: one of COMMANDS, or any other program, which is started as usual.
         environment: all environment variables.
         log: file to which the output is appended; it is locked while the run lasts.
         folder: working folder, by default the current one.
@@ -99,21 +97,12 @@ def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    name, *arguments = words
-    if os.path.basename(name) in COMMANDS:
+    name = os.path.basename(words[0])
+    if name in COMMANDS:
         sys.argv = words
         _be_new()
-        module, function = COMMANDS[os.path.basename(name)]
+        module, function = COMMANDS[name]
         sys.exit(getattr(importlib.import_module(module), function)())
-    if name in ("python", sys.executable) and arguments[:1] and arguments[0].endswith(".py"):
-        sys.argv = arguments
-        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
-        _be_new()
-        # Importing fairseq's commands has set up logging.
-        logging.root.handlers.clear()
-        logging.root.setLevel(logging.WARNING)
-        runpy.run_path(os.path.abspath(arguments[0]), run_name="__main__")
-        return
     status = subprocess.call(words)
     if status < 0:
         with contextlib.suppress(OSError):

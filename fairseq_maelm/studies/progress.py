@@ -50,15 +50,10 @@ class Progress:
     def show(self, running: Sequence[tuple[str, Path, float]]) -> None:
         """Show the state if it is time to: name, log and cost of each running job."""
         now = time.monotonic()
-        if now - self._shown < (1.0 if self._terminal else 60.0):
-            return
-        self._shown = now
-        line = self.line(running, now - self.begin)
-        if self._terminal:
-            sys.stderr.write("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1])
-            sys.stderr.flush()
-        else:
-            self._write(line)
+        if now - self._shown >= (1.0 if self._terminal else 60.0):
+            self._shown = now
+            line = self.line(running, now - self.begin)
+            self._write(line[: shutil.get_terminal_size().columns - 1] if self._terminal else line, end="")
 
     def line(self, running: Sequence[tuple[str, Path, float]], seconds: float) -> str:
         """Return the line to show at this time, in seconds."""
@@ -71,11 +66,11 @@ class Progress:
         names = [name if each is None else f"{name}: {each}" for name, _, each in trainings[:2]]
         return "; ".join([", ".join(parts), *names])
 
-    def _write(self, text: str) -> None:
-        sys.stderr.write(("\r\x1b[K" if self._terminal else "") + text + "\n")
+    def _write(self, text: str, end: str = "\n") -> None:
+        sys.stderr.write(f"\r\x1b[K{text}{end}" if self._terminal else f"{text}\n")
         sys.stderr.flush()
 
     def close(self) -> None:
         """End the line."""
         if self._terminal:
-            sys.stderr.write("\r\x1b[K")
+            self._write("", end="")

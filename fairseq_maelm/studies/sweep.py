@@ -126,14 +126,9 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
 
 
 class Sweep:
-    """The steps of a sweep, and their functions.
+    """The steps of a sweep, from the arguments of ``maelm sweep``, and their functions.
 
     The updates of each task are counted before anything is written or trained.
-
-    Args:
-        args: of ``maelm sweep``.
-        recipes: of the tasks.
-        machine: of each run.
 
     Raises:
         FileNotFoundError: data are missing.
@@ -141,56 +136,35 @@ class Sweep:
     """
 
     def __init__(self, args: argparse.Namespace, recipes: Sequence[Recipe], machine: Machine) -> None:
-        self.recipes, self.models = {recipe.task: recipe for recipe in recipes}, read_models(args.checkpoint)
-        self.data, self.machine, self.options, self.keep = (
-            args.data.resolve(),
-            machine,
-            args.options,
-            args.keep_checkpoints,
-        )
+        self.args, self.machine, self.models = args, machine, read_models(args.checkpoint)
+        self.recipes = {recipe.task: recipe for recipe in recipes}
         choices: dict[str, tuple[Any, ...]] = {}
         for name, values in args.only:
             choices[name] = (*choices.get(name, ()), *values)
-        searches = choose(recipes, args.large, choices)
-        positions = {model.positions: model for model in self.models.values()}
-        self.counted = {
-            (task, each): self._count(task, model, search)
-            for task, search in searches.items()
-            for each, model in positions.items()
-        }
-        content = {
-            "steps": _STEPS,
-            "seeds": " ".join(map(str, range(1, args.seeds + 1))),
-            "common": {"precision": machine.precision, "options": self.options},
-        }
+        tasks, self.counted = {}, dict[tuple[str, int], Counted]()
+        for task, search in choose(recipes, args.large, choices).items():
+            recipe, settings = self.recipes[task], settings_of(search)
+            tasks[task] = {
+                "data": args.data.resolve() / recipe.data, "metric": recipe.metric, "metrics": recipe.metrics,
+                "options": recipe.options, "subsets": recipe.subsets, "paper": recipe.paper, "settings": settings,
+            }  # fmt: skip
+            for positions, model in {model.positions: model for model in self.models.values()}.items():
+                options = self._options(recipe, model, next(iter(settings.values())), 1, 1)
+                words = self._words(options, tasks[task]["data"], Path("checkpoints"))
+                try:
+                    self.counted[task, positions] = count_updates(words, search["batch-size"], positions)
+                except (FileNotFoundError, ValueError) as error:
+                    raise type(error)(f"{task} ({recipe.path}): {error}") from error
+        common = {"precision": machine.precision, "options": args.options}
+        content = {"steps": _STEPS, "seeds": " ".join(str(seed + 1) for seed in range(args.seeds)), "common": common}
         rows = {name: {"checkpoint": each.checkpoint, "random": each.random} for name, each in self.models.items()}
-        tasks = {task: self._fields(task, search) for task, search in searches.items()}
-        known = {"output": args.output, "threads": machine.threads}
-        self.steps = Steps(content, rows, tasks, known, [self])
+        self.steps = Steps(content, rows, tasks, {"output": args.output, "threads": machine.threads}, [self])
 
-    def _fields(self, task: str, search: Search) -> dict[str, Any]:
-        recipe = self.recipes[task]
-        return {
-            "data": self.data / recipe.data,
-            "metric": recipe.metric,
-            "metrics": recipe.metrics,
-            "options": recipe.options,
-            "subsets": recipe.subsets,
-            "paper": recipe.paper,
-            "settings": settings_of(search),
-        }
-
-    def _count(self, task: str, model: Model, search: Search) -> Counted:
-        recipe, first = self.recipes[task], next(iter(settings_of(search).values()))
-        trial = self._options(recipe, model, first, 1, 1)
-        words = [*train_words(trial, self.data / recipe.data, Path("checkpoints"), self.machine), *self.options]
-        try:
-            return count_updates(words, search["batch-size"], model.positions)
-        except (FileNotFoundError, ValueError) as error:
-            raise type(error)(f"{task} ({recipe.path}): {error}") from error
+    def _words(self, options: Mapping[str, Any], data: Path, save_dir: Path) -> list[str]:
+        return [*train_words(options, data, save_dir, self.machine), *self.args.options]
 
     def _options(
-        self, recipe: Recipe, model: Model, setting: dict[str, Any], seed: int, updates_per_epoch: int
+        self, recipe: Recipe, model: Model, setting: Mapping[str, Any], seed: int, updates_per_epoch: int
     ) -> dict[str, Any]:
         """Return the options of a run without folders and machine."""
         sizes = {**model.encoder.options, **model.encoder.drawn} if model.random else FROM_CHECKPOINT
@@ -200,36 +174,36 @@ class Sweep:
 
     def prepare(self, retry_failed: bool) -> None:
         """Delete what earlier commands have left; with ``retry_failed`` also runs that diverged."""
-        output = self.steps.places["output"]
-        for each in outcomes_of(output, *_STEPS) if retry_failed else ():
+        for each in outcomes_of(self.args.output, *_STEPS) if retry_failed else ():
             # Its checkpoints may have weights that are not finite.
             if each.state == DIVERGED:
                 shutil.rmtree(each.marker.parent)
-        for task, row in {(each.axes["task"], each.axes["row"]) for each in outcomes_of(output, *_STEPS)}:
-            tidy(output, self.keep, task, row)
+        for task, row in {(each.axes["task"], each.axes["row"]) for each in outcomes_of(self.args.output, *_STEPS)}:
+            tidy(self.args.output, self.args.keep_checkpoints, task, row)
 
     # Functions of the plan
 
     @property
     def PLACES(self) -> dict[str, Any]:
         """Return the computed places."""
-        return {"described": lambda places: described(_setting(places)), "command": self._command,
-                "examples": self._examples}  # fmt: skip
+        return {
+            "described": lambda places: described(self._of(places)[0]),
+            "command": self._command,
+            # Counted in each epoch.
+            "examples": lambda places: int(self._of(places)[0]["epochs"]) * self._of(places)[3].examples,
+        }
 
-    def _of(self, places: Places) -> tuple[Recipe, Model, Counted]:
+    def _of(self, places: Places) -> tuple[dict[str, Any], Recipe, Model, Counted]:
         recipe, model = self.recipes[places["task"]], self.models[places["row"]]
-        return recipe, model, self.counted[recipe.task, model.positions]
+        return places["settings"][places["setting"]], recipe, model, self.counted[recipe.task, model.positions]
 
     def _command(self, places: Places) -> list[str]:
         """Return the command of a run, which continues from its last finished epoch."""
-        (recipe, model, counted), setting = self._of(places), _setting(places)
+        setting, recipe, model, counted = self._of(places)
         updates = counted.updates_per_epoch[setting["batch-size"]]
         options = self._options(recipe, model, setting, int(places["seed"]), updates)
-        return [*train_words(options, places["data"], _checkpoints(places), self.machine), *self.options]
-
-    def _examples(self, places: Places) -> int:
-        """Return the number of training examples of a run, counted in each epoch."""
-        return int(_setting(places)["epochs"]) * self._of(places)[2].examples
+        save_dir = Path(places.text("{output}/runs/{task}/{row}/{setting}/seed_{seed}/checkpoints"))
+        return self._words(options, places["data"], save_dir)
 
     def result(self, places: Places, log: Path) -> dict[str, Any]:
         """Return the best validation of a run."""
@@ -238,16 +212,7 @@ class Sweep:
 
     def tidy(self, places: Places) -> None:
         """Delete the checkpoints that are not to be kept of the runs of a task and a model."""
-        tidy(places["output"], self.keep, places["task"], places["row"])
-
-
-def _setting(places: Places) -> dict[str, Any]:
-    point: dict[str, Any] = places["settings"][places["setting"]]
-    return point
-
-
-def _checkpoints(places: Places) -> Path:
-    return Path(places.text("{output}/runs/{task}/{row}/{setting}/seed_{seed}/checkpoints"))
+        tidy(self.args.output, self.args.keep_checkpoints, places["task"], places["row"])
 
 
 def tidy(folder: Path, keep: str, task: str, row: str) -> None:

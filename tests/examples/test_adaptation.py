@@ -58,32 +58,32 @@ def cells(table: str, line: int) -> list[str]:
     return [cell.strip() for cell in table.splitlines()[line].strip("|").split("|")]
 
 
-def write_scores(folder: Path, scores: dict[str, float]) -> str:
-    """Record scores that rise with the seed, and return the table."""
-    rows_ = dict.fromkeys(("before", "after", "control") if "control" in scores else ("before", "after"), {})
+def write_scores(folder: Path, scores: dict[str, float]) -> list[list[str]]:
+    """Record scores that rise with the seed, and return the table's cells."""
+    runs = {f"scores/t_{row}_{seed}": {"step": "test", "row": row, "task": "t", "seed": str(seed)}
+            for row in scores for seed in (1, 2, 6)}  # fmt: skip
     folder.joinpath("scores").mkdir(exist_ok=True)
-    write_json(folder / "settings.json", {"tasks": {"t": {"metric": "macro F1"}}, "rows": rows_})
-    for model, score in scores.items():
-        for seed in (1, 2, 6):
-            write_json(folder / "scores" / f"t_{model}_{seed}.json", {"macro F1": score + seed, "accuracy": 1.0})
-    return table_of.write(folder)
+    tasks = {"t": {"metric": "macro F1"}}
+    write_json(folder / "settings.json", {"tasks": tasks, "rows": dict.fromkeys(scores, {}), "runs": runs})
+    for name, axes in runs.items():
+        score = scores[axes["row"]] + int(axes["seed"])
+        result = {"macro F1": score, "accuracy": 1.0} if score > 0 else {"failed": "exit status 1"}
+        write_json(folder / f"{name}.json", result)
+    table = table_of.write(folder)
+    return [cells(table, line) for line in range(len(table.splitlines()))]
 
 
 def test_the_table_holds_medians_and_spread(tmp_path: Path) -> None:
     table = write_scores(tmp_path, {"before": 50.0, "after": 53.5})
-    assert cells(table, 2) == ["t", "macro F1", "52.0 (51.0 to 56.0)", "55.5 (54.5 to 59.5)", "+3.5"]
+    assert table[2] == ["t", "macro F1", "52.0 (51.0 to 56.0)", "55.5 (54.5 to 59.5)", "+3.5"]
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
         lines = list(csv.reader(file))
     assert len(lines) == 7 and lines[1] == ["t", "macro F1", "before", "1", "51.0"]
-    # Of other tasks whose names begin alike.
-    for name in ("t_before_before_1", "u_t_before_1", "t_before_x"):
-        write_json(tmp_path / "scores" / f"{name}.json", {"macro F1": 1.0})
-    table = write_scores(tmp_path, {"control": 51.5})
-    assert cells(table, 0) == ["task", "metric", "before", "control", "after", "after - before", "after - control"]
-    assert cells(table, 2)[3:] == ["53.5 (52.5 to 57.5)", "55.5 (54.5 to 59.5)", "+3.5", "+2.0"]
-    for path in tmp_path.glob("scores/t_after_*"):
-        write_json(path, {"failed": "exit status 1"})
-    assert cells(write_scores(tmp_path, {"control": 51.5}), 2)[4:] == ["–", "–", "–"], "what failed has no score"
+    table = write_scores(tmp_path, {"before": 50.0, "after": 53.5, "control": 51.5})
+    assert table[0] == ["task", "metric", "before", "control", "after", "after - before", "after - control"]
+    assert table[2][3:] == ["53.5 (52.5 to 57.5)", "55.5 (54.5 to 59.5)", "+3.5", "+2.0"]
+    table = write_scores(tmp_path, {"before": 50.0, "after": -100.0})
+    assert table[2][3:] == ["–", "–"], "what failed has no score"
 
 
 def test_runs_of_a_task_with_a_dot_in_its_name_have_files_of_their_own(
@@ -133,10 +133,7 @@ def test_the_study_from_text_to_table(
     printed = run(command)
     table = (output / "table.md").read_text()
     assert printed.endswith(table)
-    assert [cells(table, number)[:2] for number in (2, 3)] == [
-        ["topics", "macro F1"],
-        ["words", "entity F1"],
-    ]
+    assert [cells(table, number)[:2] for number in (2, 3)] == [["topics", "macro F1"], ["words", "entity F1"]]
     score = json.loads((output / "scores" / "topics_after_1.json").read_text())
     assert 0 <= score["macro F1"] <= 100 and score["accuracy"] == pytest.approx(round(score["accuracy"] * 0.12) / 0.12)
     tagged = (output / "scores" / "words_before_1.conll").read_text()
@@ -148,13 +145,8 @@ def test_the_study_from_text_to_table(
     words = [str(word) for word in command[2:]]
     # The control may be added later: as many updates as the best checkpoint has, and nothing else is repeated.
     rows.main([*words, "--rows", "before", "control", "after"])
-    assert "12 of 17 runs done earlier" in capsys.readouterr().err and cells((output / "table.md").read_text(), 0)[
-        2:5
-    ] == [
-        "before",
-        "control",
-        "after",
-    ]
+    assert "12 of 17 runs done earlier" in capsys.readouterr().err
+    assert cells((output / "table.md").read_text(), 0)[2:5] == ["before", "control", "after"]
     updates = [
         torch.load(output / place, weights_only=False)["optimizer_history"][-1]["num_updates"]
         for place in ("adapted/checkpoint_best.pt", "control/checkpoint_last.pt")

@@ -70,15 +70,6 @@ def test_the_table_of_finished_runs(words: list[str], tmp_path: Path, capsys: py
     assert table.splitlines()[7].split("|")[4].strip() == "–", "one of two splits has no score"
 
 
-def test_the_papers_table_is_whole(words: list[str]) -> None:
-    paper = rows.parse(words).plan.report.TABLE_7
-    numbers = {way: {model: list(row) for model, row in own.items()} for way, own in paper.items()}
-    tasks = ["MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B"]
-    ways = ("zero-shot", "head", "prompt")
-    assert numbers == {way: {"RoBERTa (paper)": tasks, "MAE-LM (paper)": tasks} for way in ways}
-    assert paper["head"]["MAE-LM (paper)"]["STS-B"] == "53.0 (9.0)"
-
-
 def test_a_dry_run_writes_commands_and_nothing_else(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,5 @@
 """The few-shot splits: the order of numpy's legacy generator, and the effect of what was shuffled before."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +55,6 @@ def test_a_split_does_not_depend_on_which_others_are_asked_for():
             assert dict(few_shot_splits(task, lines, 4, seeds)) == {seed: everything[seed] for seed in seeds}
 
 
-def test_sets_are_balanced_and_apart(caplog):
-    for _, split in few_shot_splits("RTE", lines_of("RTE"), 5):
-        for lines in split:
-            assert sorted(line.split("\t")[3] for line in lines) == ["entailment\n"] * 5 + ["not_entailment\n"] * 5
-        assert not set(split.train) & set(split.dev)
-    list(few_shot_splits("RTE", lines_of("RTE"), 11, [13]))
-    assert "label 'not_entailment' has only 20 examples for both sets" in caplog.text
-
-
 def test_groups():
     assert group_of("STS-B", "0\ta\tb\t2.499\n") == "0"
     assert group_of("STS-B", "0\ta\tb\t2.500\n") == "1"
@@ -78,10 +68,6 @@ def test_groups():
 def test_known_sums_are_whole():
     sums = [value for values in script.SUMS.values() for value in values]
     assert len(set(sums)) == len(sums) == 8 * 5 * 2 + 9
-    assert all(re.fullmatch(r"[0-9a-f]{32}", value) for value in sums)
-    for task in script.TASKS:
-        names = [name for known, name in script.SUMS if known == task]
-        assert names[:5] == list(map(str, SEEDS)) and all(name.startswith("test") for name in names[5:])
     assert script.known_sums("CoLA", 13, 16)[0].startswith("8b3b16bd")
     assert script.known_sums("CoLA", 13, 8) == script.known_sums("CoLA", 14, 16) == (None, None)
 

@@ -44,13 +44,6 @@ def test_rows_are_pretrained_on_equally_many_tokens(args: Any) -> None:
         assert tokens == pytest.approx(CONTENT["tokens"], rel=1e-3)
 
 
-def test_main_rows_have_both_objectives_and_two_seeds(args: Any) -> None:
-    assert set(args.rows) == set(CONTENT["rows"])
-    names = [name for name in commands(args) if name.partition(".")[0] in ("modern", "masks_15")]
-    modern = [f"modern.{objective}.seed_{seed}" for objective in ("maelm", "mlm") for seed in (1, 2)]
-    assert names == [*modern, "masks_15.maelm.seed_1", "masks_15.mlm.seed_1"]
-
-
 def test_options_of_a_row_are_those_of_its_parts(args: Any) -> None:
     (words,) = commands(args)["masks_30_to_15.mlm.seed_1"]
     assert (value(words, "--mask-prob"), value(words, "--mask-prob-end")) == ("0.3", "0.15")

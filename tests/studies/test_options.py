@@ -24,26 +24,20 @@ def parse(*words: str) -> argparse.Namespace:
         (["--jobs", "3"], ["", "", ""], 0),
         (["--gpus", "0", "0", "1"], ["0", "0", "1"], 1),
         (["--gpus", "0,1", "2,3"], ["0,1", "2,3"], 2),
+        (["--slurm", "cluster=local", "gpus_per_node=1"], [""] * 100, 1),
+        (["--jobs", "7", "--slurm", "cluster=local"], [""] * 7, 0),
     ],
 )
 def test_slots(words: list[str], slots: list[str], gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     found = runner_of(parse(*words), most_gpus=2, jobs=2)
-    assert (found.slots, found.gpus, found.launcher) == (slots, gpus, None)
-
-
-def test_gpus_that_are_not_here_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (found.slots, found.gpus, found.launcher is None) == (slots, gpus, "--slurm" not in words)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ValueError, match="--gpus is given, but torch finds no GPU here"):
-        runner_of(parse("--gpus", "0"))
-    assert runner_of(parse("--gpus", "0", "--dry-run")).slots == ["0"], "for another machine"
-
-
-def test_slots_of_a_queue() -> None:
-    pytest.importorskip("submitit")
-    found = runner_of(parse("--slurm", "cluster=local", "gpus_per_node=1"))
-    assert (found.slots, found.gpus) == ([""] * 100, 1) and found.launcher is not None
-    assert runner_of(parse("--jobs", "7", "--slurm", "cluster=local")).slots == [""] * 7
+    if "--gpus" in words:
+        with pytest.raises(ValueError, match="--gpus is given, but torch finds no GPU here"):
+            runner_of(parse(*words), most_gpus=2)
+        assert runner_of(parse(*words, "--dry-run"), most_gpus=2).slots == slots, "for another machine"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Runs that are forked from a server with imported libraries behave like runs that are started as usual."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -76,25 +75,6 @@ def test_status_and_errors_are_its_own(tmp_path: Path) -> None:
     assert outcome(["maelm", "user-dir"], tmp_path) == (0, f"{USER_DIR}\n")
     assert outcome(["bash", "-c", "echo said; kill -TERM $$"], tmp_path) == (-signal.SIGTERM, "said\n")
     assert outcome([sys.executable, "-c", "raise SystemExit('the reason')"], tmp_path) == (1, "the reason\n")
-
-
-def test_a_python_script_runs_as_if_it_were_started(tmp_path: Path) -> None:
-    """The script has its own modules, arguments and status, and the libraries are already imported."""
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "beside_it.py").write_text("here = __name__\n", encoding="utf-8")
-    (tmp_path / "scripts" / "script.py").write_text(
-        "import logging, sys\nimport beside_it\nlogging.getLogger('quiet').info('not to be seen')\n"
-        "import multiprocessing, os, torch\n"
-        "print(__name__, __file__, sys.argv, beside_it.here)\nprint('fairseq' in sys.modules, "
-        "'fairseq_maelm' in sys.modules)\n"
-        "print(torch.get_num_threads(), multiprocessing.get_start_method())\nsys.exit(len(sys.argv))\n",
-        encoding="utf-8",
-    )
-    words = ["scripts/script.py", "one", "--two"]
-    script = tmp_path / words[0]
-    method = multiprocessing.get_start_method()
-    expected = f"__main__ {script} {[str(script), *words[1:]]} beside_it\nTrue False\n2 {method}\n"
-    assert outcome(["python", *words], tmp_path, OMP_NUM_THREADS="2") == (3, expected)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -36,11 +36,6 @@ def test_a_training_is_as_far_as_its_log_says(limits: str, expected: str, tmp_pa
     assert str(progress.training(log)) == expected
 
 
-def test_what_has_not_reported_has_no_progress(tmp_path: Path) -> None:
-    assert progress.training(write_log(tmp_path / "log", "{'max_update': 200}")) is None
-    assert progress.training(tmp_path / "none") is None
-
-
 def test_the_line_of_a_study_counts_the_run_that_is_going_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.studies.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, study_folder
 from fairseq_maelm.studies.report import Cell, average, write_report
-from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
+from fairseq_maelm.studies.tables import difference_of_medians
 
 # A seed's result: its scores on the validation sets, or its state.
 Result = Any
@@ -186,11 +186,6 @@ def test_rows_of_the_paper_can_be_chosen_before_anything_is_finished(tmp_path: P
     assert [name for name in scores if name.startswith("paper")] == ["paper, large++: MAE-LM"]
     with pytest.raises(ValueError, match="no recipe has published rows named small: choose from base, large"):
         write_report(tmp_path, ["small"])
-
-
-def test_a_table_can_be_read_as_it_is() -> None:
-    table = markdown_table(["", "b"], [["a | x", "10"], ["1.50", "–"]])
-    assert table.splitlines() == ["|       | b   |", "|-------|-----|", "| a / x | 10  |", "| 1.50  | –   |"]
 
 
 def test_the_interval_of_a_difference_of_medians() -> None:

@@ -16,7 +16,7 @@ from tabulate import tabulate
 from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.studies.engine import is_finished, read_json
-from fairseq_maelm.studies.folder import SETTINGS
+from fairseq_maelm.studies.folder import outcomes_of, read_settings
 
 # Shares of the tokens that have a column.
 SHARES = (0.05, 0.1, 0.25, 0.5)
@@ -27,18 +27,14 @@ Curve = dict[int, float]
 def runs_of(folder: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the pretrainings that have begun, in the order of the rows: name -> row, objective, seed, options."""
     plan = {**settings["plan"], "rows": settings["rows"]}
-    names = sorted(path.parent.name for path in folder.glob("runs/*.seed_*/pretraining.log"))
-    found = {name: name.rsplit(".", 2) for name in names if not name.endswith(".first")}
-    order = list(plan["rows"])
+    begun = [each for each in outcomes_of(folder, "pretraining") if each.marker.with_suffix(".log").exists()]
     return {
-        name: {
-            "row": row,
-            "objective": objective,
-            "seed": int(seed.removeprefix("seed_")),
-            "options": study.row_options(plan, row, objective),
-            "first": plan["rows"][row].get("first"),
+        each.marker.parent.name: {
+            **each.axes,
+            "options": study.row_options(plan, each.axes["row"], each.axes["objective"]),
+            "first": plan["rows"][each.axes["row"]].get("first"),
         }
-        for name, (row, objective, seed) in sorted(found.items(), key=lambda item: order.index(item[1][0]))
+        for each in begun
     }
 
 
@@ -73,7 +69,7 @@ def _at(points: Curve, tokens: float) -> float:
 
 def write(folder: Path) -> str:
     """Write table.md, curves.csv and curves.png from the runs that are finished; return the table."""
-    settings = read_json(folder / SETTINGS) or {}
+    settings = read_settings(folder)
     tokens, vocabulary = int(settings["tokens"]), settings["vocabulary"]
     done: dict[tuple[str, str], list[tuple[dict[str, Any], Curve, dict[str, Any]]]] = {}
     points = []
@@ -101,9 +97,9 @@ def draw(points: list[list[Any]], path: Path) -> None:
     """Draw the loss of the first seeds against tokens, operations and seconds."""
     pyplot = import_pyplot()
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.5), sharey=True)
-    names = dict.fromkeys((row, objective) for row, objective, seed, *_ in points if seed == 1)
+    names = dict.fromkeys((row, objective) for row, objective, seed, *_ in points if seed == "1")
     for number, (row, objective) in enumerate(names):
-        own = [[float(value) for value in point[3:]] for point in points if point[:3] == [row, objective, 1]]
+        own = [[float(value) for value in point[3:]] for point in points if point[:3] == [row, objective, "1"]]
         *quantities, losses = zip(*own)
         style = {"color": f"C{number % 10}", "linestyle": "--" if objective == "mlm" else "-"}
         for axis, values in zip(axes, quantities):
