@@ -5,6 +5,7 @@ python examples/ablations/table.py OUTPUT
 """
 
 import csv
+import logging
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -206,4 +207,6 @@ def write(folder: Path) -> str:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit("usage: table.py OUTPUT")
+    # Importing fairseq enables the debugging messages of all libraries.
+    logging.getLogger().setLevel(logging.WARNING)
     sys.stdout.write(write(Path(sys.argv[1])))

@@ -42,38 +42,26 @@ def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = CommandParser(description=__doc__.split("\n\n")[0])
     parser.add_argument(
-        "stages",
-        nargs="*",
-        metavar="STAGE",
-        default=STAGES,
+        "stages", nargs="*", metavar="STAGE", default=STAGES,
         help=f"stages to run, of: {', '.join(STAGES)} (default: all)",
-    )
+    )  # fmt: skip
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="folder of the study")
     parser.add_argument(
         "--plan", type=existing_path, default=HERE / "plan.yaml", metavar="FILE", help="declaration of the study"
     )
     parser.add_argument(
-        "--records",
-        type=Path,
-        metavar="FOLDER",
+        "--records", type=Path, metavar="FOLDER",
         help="folder for a small file with the results of each pretraining; what is in it is not done again (default: "
         "records in the output)",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--text",
-        action="append",
-        type=_named,
-        default=[],
-        metavar="NAME=PATH",
+        "--text", action="append", type=_named, default=[], metavar="NAME=PATH",
         help="text that the plan names: a file, or a folder of .txt files; once for each, for the stage prepare",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--files",
-        default=Path(),
-        type=existing_path,
-        metavar="FOLDER",
+        "--files", default=Path(), type=existing_path, metavar="FOLDER",
         help="folder with the data of the tasks that the plan names (default: the current one)",
-    )
+    )  # fmt: skip
     parser.add_argument("--scale", default="cpu", help="scale that the plan declares")
     parser.add_argument("--budgets", nargs="+", metavar="FLOP", help="some of the plan's budgets (default: all)")
     add_precision(parser)

@@ -59,10 +59,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def outcomes_of(folder: Path, step: str) -> list[Outcome]:
-    """Return the outcomes of a step's jobs, from all commands that ran in this folder."""
+def outcomes_of(folder: Path, step: str, **wanted: str) -> list[Outcome]:
+    """Return the outcomes of a step's jobs, from all commands that ran in this folder; ``wanted`` selects by axes."""
+    wanted["step"] = step
     runs = read_settings(folder)["runs"].items()
-    return [_outcome(axes, folder / f"{name}.json") for name, axes in runs if axes["step"] == step]
+    return [_outcome(axes, folder / f"{name}.json") for name, axes in runs if axes.items() >= wanted.items()]
 
 
 def _outcome(axes: dict[str, Any], marker: Path) -> Outcome:

@@ -227,7 +227,7 @@ def tidy(folder: Path, keep: str, task: str, row: str) -> None:
         task: the runs' task.
         row: the runs' model.
     """
-    alike = [each for each in outcomes_of(folder, *_STEPS) if (each.axes["task"], each.axes["row"]) == (task, row)]
+    alike = outcomes_of(folder, *_STEPS, task=task, row=row)
     finished = [each for each in alike if each.state == FINISHED]
     best = max(finished, key=lambda each: each.result["score"], default=None)
     for each in alike:

@@ -303,7 +303,7 @@ def test_a_small_study_that_grows(
     study_of_rows.main([*common, "--rows", "maelm"])
     whole = [*common, "--rows", "maelm", "mlm", "--tasks", f"topics={task}"]
     study_of_rows.main(whole)
-    results = {result.row.name: result for result in table.collect(output)}
+    results = {result.name: result for result in table.collect(output)}
     assert list(results) == ["maelm", "mlm"]
     assert all(result.state == "" and 6 < result.loss < 10 for result in results.values())
     assert results["maelm"].loss != results["mlm"].loss
