@@ -72,13 +72,8 @@ class Runner(NamedTuple):
         refuse(without_result(jobs), self.retry_failed)
 
 
-def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Runner:
-    """Read the options that ``add_runner_arguments`` declared.
-
-    Args:
-        args: the parsed command line.
-        most_gpus: largest number of GPUs that a program can use.
-        jobs: number of parallel programs on the CPU without --jobs.
+def runner_of(args: argparse.Namespace, most_gpus: int = 1) -> Runner:
+    """Read the options that ``add_runner_arguments`` declared, for programs that use so many GPUs at most.
 
     Raises:
         ValueError: options contradict each other, or SLURM cannot be used.
@@ -88,7 +83,7 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Ru
     numbers = {len(slot.split(",")) for slot in args.gpus} or {0}
     if len(numbers) > 1:
         raise UsageError("--gpus: give each program the same number of GPUs, which decides the order of the data")
-    gpus, slots, launcher = numbers.pop(), args.gpus or [""] * (args.jobs or jobs), None
+    gpus, slots, launcher = numbers.pop(), args.gpus or [""] * (args.jobs or 1), None
     if args.slurm is not None:
         parameters = parse_parameters(args.slurm)
         gpus, slots = int(parameters.get("gpus_per_node", 0)), [""] * (args.jobs or _SUBMITTED)

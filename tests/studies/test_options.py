@@ -20,7 +20,7 @@ def parse(*words: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     ("words", "slots", "gpus"),
     [
-        ([], ["", ""], 0),
+        ([], [""], 0),
         (["--jobs", "3"], ["", "", ""], 0),
         (["--gpus", "0", "0", "1"], ["0", "0", "1"], 1),
         (["--gpus", "0,1", "2,3"], ["0,1", "2,3"], 2),
@@ -31,7 +31,7 @@ def parse(*words: str) -> argparse.Namespace:
 def test_slots(words: list[str], slots: list[str], gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    found = runner_of(parse(*words), most_gpus=2, jobs=2)
+    found = runner_of(parse(*words), most_gpus=2)
     assert (found.slots, found.gpus, found.launcher is None) == (slots, gpus, "--slurm" not in words)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     if "--gpus" in words:
