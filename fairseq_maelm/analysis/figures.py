@@ -65,7 +65,7 @@ def _rank_figure(results: list[Result], title: str, lines: Lines) -> Any:
 
 
 def _look_of(number: int, style: str) -> dict[str, Any]:
-    """Return the matplotlib options for the curve of a model, given by its number, in all figures."""
+    """Return a model's line style, by its index, as matplotlib options."""
     return {
         "color": _COLORS[number % len(_COLORS)],
         "marker": _MARKERS[number % len(_MARKERS)],

@@ -39,7 +39,7 @@ def find_damage(path: Path) -> str | None:
 
 
 def find_danger(path: Path) -> str | None:
-    """Return what makes a checkpoint file truncated, or unsafe to load with ``weights_only=True``, or None.
+    """Return why a checkpoint file is truncated or unsafe even with ``weights_only=True``; None if it is neither.
 
     Reads only the lists of records and the pickles. Loading a file without danger takes memory in proportion to its
     size.

@@ -57,7 +57,7 @@ def finetune(
 
 
 def _run(name: str, words: list[str], output: Path, options: Mapping[str, Any], more: Mapping[str, Any] | None) -> Path:
-    """Run a command, and write what it says to standard output, which notebooks show."""
+    """Run a command with its messages on standard output, which notebooks show."""
     command = [sys.executable, "-m", "fairseq_maelm", name, *words, "--output", str(output), *_words(options)]
     command += ["--", *_words(more)] if more else []
     said = ""

@@ -22,7 +22,7 @@ _reduce_outputs = FairseqTask.reduce_metrics
 
 @replaces(data_utils, "batch_by_size")
 def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> list[Any]:
-    """Cut ordered indices into fairseq's batches, and a last batch of the indices that fairseq would drop."""
+    """Split indices as fairseq does, and put those that it would drop into a last batch."""
     ordered = indices if isinstance(indices, np.ndarray) else np.fromiter(indices, dtype=np.int64)
     if not len(ordered):
         return []

@@ -82,7 +82,7 @@ def read_configuration(folder: Path) -> dict[str, dict[str, Any]] | None:
 
 
 def _read_to_continue(path: Path) -> Any:
-    """Read a checkpoint whose progress, as far as it has any, has possible values; raise a ValueError for others."""
+    """Read a checkpoint, and raise a ValueError if its recorded progress has impossible values."""
     state = _read(path)
     extra = state.get("extra_state") or {}
     try:

@@ -79,7 +79,7 @@ class CheckpointScorer:
         return encoder_input_of_masks(tokens, lengths, tokens == self.mask, self._view, self.pad, asked)
 
     def log_probabilities(self, batch: dict[str, Any], target: Tensor) -> Tensor:
-        """Return log-probabilities <float32>[B, K] of the targets <int64>[B, K] at the masks asked for."""
+        """Return log-probabilities <float32>[B, K] of the targets <int64>[B, K] at the requested masks."""
         return target_log_probabilities(self.model, batch, target)
 
 

@@ -1,4 +1,4 @@
-"""The pretraining task. fairseq imports this folder of its --user-dir, which registers the whole package."""
+"""The pretraining task. fairseq imports ``tasks/`` inside --user-dir; that import registers the whole package."""
 
 from fairseq_maelm.registration import register
 

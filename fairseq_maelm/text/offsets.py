@@ -90,7 +90,7 @@ def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
 
 
 def _settled(begin: NDArray[np.int64], end: NDArray[np.int64], length: int) -> Spans:
-    """Make spans ascend as in ``AlignedTokens``, even if tokens have no characters or marks were reordered."""
+    """Sort and clip spans so that they ascend, as ``AlignedTokens`` requires."""
     own = begin < end
     begin = np.minimum.accumulate(np.where(own, begin, length)[::-1])[::-1]
     return begin.astype(np.int32), np.maximum.accumulate(np.where(own, end, 0)).astype(np.int32)

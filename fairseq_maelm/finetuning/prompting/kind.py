@@ -1,4 +1,4 @@
-"""The prompts' kind: its tasks and its options for ``maelm predict``."""
+"""Prompt tasks for the commands: names, options for ``maelm predict``."""
 
 import argparse
 

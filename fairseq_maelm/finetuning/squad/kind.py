@@ -1,4 +1,4 @@
-"""SQuAD's kind: its tasks, its options for ``maelm predict``, its recipes."""
+"""SQuAD tasks for the commands: names, options for ``maelm predict``, recipes."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Reading SQuAD's JSON of versions 1.1 and 2.0, and finding every answer in its context."""
+"""Read SQuAD's JSON, versions 1.1 and 2.0, and find every answer in its context."""
 
 import re
 from collections.abc import Iterator

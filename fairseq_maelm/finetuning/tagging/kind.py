@@ -1,4 +1,4 @@
-"""The kind of tagging: its tasks, its options for ``maelm predict``, its recipes."""
+"""Tagging tasks for the commands: names, options for ``maelm predict``, recipes."""
 
 import argparse
 from collections.abc import Mapping

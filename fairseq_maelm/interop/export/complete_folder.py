@@ -25,7 +25,7 @@ _HISTORY = {"val_loss": "val_loss", "best": "best", "previous_training_time": "t
 
 
 def cast_floats(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return weights with all except integers in a data type."""
+    """Cast weights to a dtype, except integers."""
     return {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()}
 
 

@@ -1,4 +1,4 @@
-"""Export of a checkpoint to a folder for transformers, or to another fairseq checkpoint."""
+"""Export a checkpoint to a transformers folder or to another fairseq checkpoint."""
 
 import json
 import logging

@@ -90,7 +90,7 @@ def encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
-    """Return the source's number for each of our special symbols."""
+    """Return the source's id for each of our special symbols."""
     named: dict[str, Any] = {}
     for name in ("special_tokens_map.json", _SETTINGS):
         if (folder / name).is_file():
