@@ -16,8 +16,8 @@ CASES = list(costly_files())
 @pytest.fixture(scope="module")
 def complete(world: World) -> World:
     world.run("export --checkpoint {pretrained} --vocabulary {data} --output {complete} --format maelm --complete")
-    for name in ("complete", "hf"):
-        ended = Child(world.words(f"import {{{name}}} --output {{new}}"), little_memory=True).wait()
+    for line in ("fill 'the <mask>' --checkpoint {complete}", "import {hf} --output {new}"):
+        ended = Child(world.words(line), little_memory=True).wait()
         assert ended.status == 0, "the limit leaves enough for a good folder: " + ended.output
         world.remove_new()
     return world
