@@ -166,13 +166,17 @@ def figures(name: str, kernel: Any, capability: int, options: dict[str, Any]) ->
 
 
 def compile_attention(
-    capability: int, dtype: torch.dtype, head_dim: int = 64, dropout: float = 0.1, length: int = 435, full: bool = False
+    capability: int, dtype: torch.dtype, head_dim: int, dropout: float, length: int, window: int, full: bool
 ) -> dict[str, dict[str, Any]]:
-    """Compile everything that one call forward and backward launches; figures by kernel. ``full``: no padding."""
+    """Compile everything that one call forward and backward launches; figures by kernel.
+
+    Without padding if ``full``, and with local attention if ``window`` is not 0.
+    """
     batch, heads, positions = 2, 12, 512
     query, key, value = torch.zeros(batch, length, 3, heads, head_dim, dtype=dtype).permute(2, 0, 3, 1, 4)
     where = (torch.arange(length).repeat(batch, 1), None if full else torch.tensor([length, length - 1]))
-    inputs = (query, key, value, torch.zeros(heads, 2 * positions - 1), *where, dropout, torch.zeros(1).long())
+    seed = torch.zeros(1, dtype=torch.int64)
+    inputs = (query, key, value, torch.zeros(heads, 2 * positions - 1), *where, dropout, seed, window or None)
     with compile_only(capability) as launched:
         output, log_sums = launch.forward(*inputs)
         launch.backward(torch.zeros_like(output), *inputs, output, log_sums, True)
@@ -190,15 +194,16 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, nargs="+", default=[64])
     parser.add_argument("--dropout", type=float, nargs="+", default=[0.1])
     parser.add_argument("--lengths", type=int, nargs="+", default=[435])
+    parser.add_argument("--window", type=int, nargs="+", default=[0], help="of local attention; 0 for none")
     parser.add_argument("--full", action="store_true", help="no sequence has padding")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     if kernels.INTERPRETED.value:
         parser.error("TRITON_INTERPRET=1 is in the environment: what is interpreted is not compiled")
     found = []
-    names = ("capability", "dtype", "head_dim", "dropout", "length")
+    names = ("capability", "dtype", "head_dim", "dropout", "length", "window")
     for case in itertools.product(
-        options.capability, options.dtype, options.head_dim, options.dropout, options.lengths
+        options.capability, options.dtype, options.head_dim, options.dropout, options.lengths, options.window
     ):
         capability, dtype, *others = case
         compiled = compile_attention(capability, getattr(torch, dtype), *others, full=options.full)

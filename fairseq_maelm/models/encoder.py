@@ -123,7 +123,13 @@ class MaelmEncoder(FairseqEncoder):
         if turns is None and lengths is None and config.local_attention is None:
             return None
         known = None if config.local_attention is None else positions
-        return AttentionBias(positions=known, lengths=lengths, rotations=turns, padded_to=states.shape[1])
+        return AttentionBias(
+            positions=known,
+            lengths=lengths,
+            rotations=turns,
+            padded_to=states.shape[1],
+            max_positions=self.longest,
+        )
 
     def max_positions(self) -> int:
         """Return the length of the longest sequence, <s> and </s> included."""

@@ -20,12 +20,15 @@ class Backend(NamedTuple):
         attend: the function. It must honor ``AttentionBias.dense`` and ``blind``; rotations are applied before.
         attend_qkv: the same for queries, keys and values in one tensor.
         device: the only type of device that it runs on; None for all.
+        skips_hidden: whether ``attend`` computes nothing for keys out of the window of a bias, given queries and the
+            bias without its window.
     """
 
     about: str
     attend: Attend
     attend_qkv: Callable[[Tensor, AttentionBias | None, float], Tensor]
     device: str | None = None
+    skips_hidden: Callable[[Tensor, AttentionBias], bool] = lambda query, bias: False
 
 
 def _of_parts(about: str, attend: Attend, device: str | None = None) -> Backend:
@@ -58,13 +61,19 @@ def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float
     return attend_parts(_attend_anywhere, qkv, bias, dropout)
 
 
+def _skips_hidden_anywhere(query: Tensor, bias: AttentionBias) -> bool:
+    return query.device.type == "cuda" and triton.skips_hidden(query, bias, asked_for=False)
+
+
 # Keys are the values of --attention.
 BACKENDS: dict[str, Backend] = {
-    "auto": Backend("the fastest on this device", _attend_anywhere, _attend_qkv_anywhere),
+    "auto": Backend(
+        "the fastest on this device", _attend_anywhere, _attend_qkv_anywhere, skips_hidden=_skips_hidden_anywhere
+    ),
     "plain": _of_parts("plain torch operations", reference.attend),
     "sdpa": _of_parts("torch's fused kernels", sdpa.attend),
     "cpu": _of_parts("this package's for CPUs", cpu.attend, "cpu"),
-    "triton": Backend("this package's for CUDA", triton.attend, triton.attend_qkv, "cuda"),
+    "triton": Backend("this package's for CUDA", triton.attend, triton.attend_qkv, "cuda", triton.skips_hidden),
 }
 ATTENTION_BACKENDS = tuple(BACKENDS)
 # These run on some machines only, so a checkpoint does not keep the choice.

@@ -32,6 +32,7 @@ class AttentionBias:
         query_rotations: rotations of the queries, if they are not those of the keys.
         padded_to: S, for backends that compute the padding as separate sequences.
         window: hide keys whose positions are more than window // 2 from the query's; needs ``positions``.
+        max_positions: upper bound of positions, exclusive, for backends that make a table of distances.
 
     Attributes:
         boundaries: see ``padding_boundaries``; None without ``padded_to``.
@@ -50,6 +51,7 @@ class AttentionBias:
         query_rotations: dict[int, Rotation] | None = None,
         padded_to: int | None = None,
         window: int | None = None,
+        max_positions: int | None = None,
     ) -> None:
         if positions is None and (of_distance is not None or window is not None):
             raise ValueError("of_distance and window need positions")
@@ -60,7 +62,7 @@ class AttentionBias:
         self.causal = causal
         self.query_positions = query_positions
         self.rotations = rotations or {}
-        self.window = window
+        self.window, self.max_positions = window, max_positions
         self.query_rotations = self.rotations if query_rotations is None else query_rotations
         self.boundaries: Tensor | None = None
         if padded_to is not None and lengths is not None:

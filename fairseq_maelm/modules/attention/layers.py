@@ -100,7 +100,8 @@ class MultiHeadAttention(nn.Module):
             attended = self.backend.attend(query, key, value, bias, dropout)
         else:
             assert bias is not None, "local attention needs positions"
-            attended = attend_local(self.backend.attend, query, key, value, bias, self.window, dropout)
+            whole = self.backend.skips_hidden(query, bias)
+            attended = attend_local(self.backend.attend, query, key, value, bias, self.window, dropout, whole)
         return attended.transpose(1, 2)
 
 

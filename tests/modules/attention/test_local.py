@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_maelm.modules.attention import reference
+from fairseq_maelm.modules.attention import reference, triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.local import attend_local, block_size
@@ -32,7 +32,7 @@ class LocalProblem:
         self.inside = torch.arange(length) < lengths[:, None]
 
     def bias(self):
-        return AttentionBias(self.table, self.positions, self.lengths)
+        return AttentionBias(self.table, self.positions, self.lengths, max_positions=2 * self.positions.shape[1])
 
     def results(self, attend):
         """Return outputs at tokens and the gradients of all inputs."""
@@ -42,9 +42,14 @@ class LocalProblem:
         leaves = [leaf for parts in self.layers for leaf in parts] + ([] if self.table is None else [self.table])
         return [output.detach() for output in outputs] + list(torch.autograd.grad(loss, leaves))
 
-    def in_blocks(self, backend):
-        attend = BACKENDS[backend].attend
-        return self.results(lambda *parts: attend_local(attend, *parts, self.window, 0.0))
+    def by(self, backend):
+        """By a backend as the layers call it: in blocks, or in the kernels' tiles."""
+
+        def attend(query, key, value, bias):
+            whole = BACKENDS[backend].skips_hidden(query, bias)
+            return attend_local(BACKENDS[backend].attend, query, key, value, bias, self.window, 0.0, whole)
+
+        return self.results(attend)
 
     def written_out(self):
         """The formula with every pair, for padding too: a token reads itself, so no row is without keys."""
@@ -74,10 +79,39 @@ problems = st.builds(
 
 
 @settings(max_examples=40)
-@given(problem=problems, backend=st.sampled_from(("plain", "sdpa", "cpu", "auto")))
+@given(problem=problems, backend=st.sampled_from([name for name in BACKENDS if name != "triton"]))
 def test_blocks_equal_the_formula(problem, backend):
-    for fast, exact in zip(problem.in_blocks(backend), problem.written_out(), strict=True):
+    for fast, exact in zip(problem.by(backend), problem.written_out(), strict=True):
         torch.testing.assert_close(fast, exact, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_triton_skips_tiles_and_equals_the_formula(relative, monkeypatch):
+    pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
+    if torch.cuda.is_available():
+        pytest.skip("runs in Triton's interpreter")
+    problem = LocalProblem(2, 1, 50, 9, relative, padded=True, dtype=torch.float32)
+    shapes = []
+    kernels = triton._KERNELS
+    monkeypatch.setattr(triton, "_KERNELS", Recorded(kernels, shapes))
+    fast = problem.by("triton")
+    assert shapes == [(2, 1, 50, 4)] * 2, "whole sequences, not blocks"
+    for ours, exact in zip(fast, problem.written_out(), strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-5)
+
+
+class Recorded:
+    """The kernels' module, with a list of the shapes of queries."""
+
+    def __init__(self, kernels, shapes):
+        self.kernels, self.shapes = kernels, shapes
+
+    def unavailable_because(self, query):
+        return self.kernels.unavailable_because(query)
+
+    def relative_attention(self, query, *others):
+        self.shapes.append(tuple(query.shape))
+        return self.kernels.relative_attention(query, *others)
 
 
 @pytest.mark.parametrize(("window", "reach"), [(1, 0), (8, 4), (9, 4), (128, 64)])

@@ -68,9 +68,9 @@ def exact_bfloat16(monkeypatch):
 class Case:
     """Random inputs in float64; ``attend`` and ``plain`` return output and gradients in the type of their inputs."""
 
-    def __init__(self, lengths, heads=2, head_dim=32, max_positions=48, shared=False, shuffled=False):
+    def __init__(self, lengths, heads=2, head_dim=32, max_positions=48, shared=False, shuffled=False, window=None):
         generator = torch.Generator().manual_seed(len(lengths) * 1000 + head_dim)
-        batch, self.max_positions = len(lengths), max_positions
+        batch, self.max_positions, self.window = len(lengths), max_positions, window
         columns = max(lengths)
         kept = [torch.randperm(max_positions, generator=generator)[:columns] for _ in range(1 if shared else batch)]
         self.positions = torch.stack(kept if shuffled else [row.sort().values for row in kept])
@@ -104,7 +104,7 @@ class Case:
 
     def attend(self, dtype, dropout=0.0, seed=None):
         qkv, of_distance = self.inputs(dtype)
-        output = relative_attention_qkv(qkv, of_distance, *self.where(), dropout, seed)
+        output = relative_attention_qkv(qkv, of_distance, *self.where(), dropout, seed, self.window)
         return self.results(output, qkv, of_distance)
 
     def plain(self, dtype=torch.float64, factors=None):
@@ -112,7 +112,12 @@ class Case:
         qkv, of_distance = self.inputs(dtype, "cpu")
         distances = self.positions[:, None, :] - self.positions[:, :, None] + self.max_positions - 1
         bias = of_distance[:, distances].transpose(0, 1)
-        bias = bias.masked_fill(~self.valid[:, None, None, :], float("-inf")).to(dtype)
+        hidden = ~self.valid[:, None, None, :]
+        if self.window is not None:
+            far = (distances - self.max_positions + 1).abs() > self.window // 2
+            # Rows of padding keep one key, so that they are numbers before they are left out.
+            hidden = (hidden | far[:, None]) & ~torch.eye(far.shape[1], dtype=torch.bool)
+        bias = bias.masked_fill(hidden, float("-inf")).to(dtype)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         weights = (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias).softmax(dim=-1)
         output = (weights if factors is None else weights * factors) @ value
@@ -142,6 +147,11 @@ CASES = {
     "one head, one token": lambda: Case([1], heads=1, max_positions=2),
     "width that is not a power of two": lambda: Case([21, 18], head_dim=20),
     "widest head": lambda: Case([18], heads=1, head_dim=128, max_positions=24),
+    # Blocks have 32 rows and 16 columns: tiles are skipped on both sides, and rows wholly hidden in tiles that are not.
+    "window": lambda: Case([90], heads=1, head_dim=16, max_positions=110, window=16),
+    "window, ragged": lambda: Case([70, 0, 57, 3], heads=1, head_dim=16, max_positions=90, window=31),
+    "window of the token alone": lambda: Case([40, 21], heads=1, head_dim=16, max_positions=60, window=1),
+    "window of everything": lambda: Case([20, 13], heads=1, head_dim=16, window=96),
 }
 
 
@@ -212,6 +222,17 @@ def test_padding_is_not_read():
     assert_equal(results, expected)
     for name in ("output", "query", "key", "value"):
         assert results[name][~case.valid].abs().max() == 0, name
+
+
+def test_tiles_out_of_the_window_are_not_read():
+    """Two blocks away, queries, keys, values and gradients that are no numbers do no harm."""
+    case = Case([120], heads=1, head_dim=16, max_positions=130, window=8)
+    expected = case.attend(torch.float32)
+    case.qkv[:, 90:] = case.gradient[:, 90:] = float("nan")
+    results = case.attend(torch.float32)
+    for name in ("output", "query", "key", "value"):
+        assert torch.equal(results[name][:, :32], expected[name][:, :32]), name
+        assert results[name][:, 90:].isnan().all(), name
 
 
 def test_no_gradient_for_a_bias_that_wants_none():
@@ -357,7 +378,7 @@ def test_seeds_follow_the_random_state():
 def test_is_a_correct_operator():
     case = Case([18, 11], heads=1, max_positions=24)
     qkv, of_distance = case.inputs(torch.float32)
-    arguments = (qkv, of_distance, *case.where(), 0.25, seed_of(2))
+    arguments = (qkv, of_distance, *case.where(), 0.25, seed_of(2), 9)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     results = torch.library.opcheck(attention_triton._attend_qkv, arguments, test_utils=checks)
     assert set(results.values()) == {"SUCCESS"}

@@ -21,6 +21,8 @@ KERNELS = ("forward_kernel", "query_gradient_kernel", "key_value_gradient_kernel
 QUICK = {
     "Hopper": ["--capability", "90", "--dtype", "bfloat16", "--dropout", "0", "0.1"],
     "Ampere": ["--capability", "80", "--dtype", "bfloat16", "--dropout", "0.1"],
+    # The loops are the same, with other bounds.
+    "Hopper, local": ["--capability", "90", "--dtype", "bfloat16", "--dropout", "0.1", "--window", "128"],
 }
 SLOW = {
     f"{capability} {dtype}": ["--capability", capability, "--dtype", dtype, "--dropout", "0.1", "--head-dim", *widths]
@@ -91,7 +93,7 @@ def test_compiles_and_is_lean(case, tmp_path):
         assert sum(found[kernel, 0.1]["clocks"] for kernel in KERNELS) <= most_clocks
     for kernel in KERNELS:
         assert found[kernel, 0.1]["blocks"] >= 2, kernel
-        assert found[kernel, 0.1]["spills"] <= (most_spills if case == "Hopper" else 64), kernel
+        assert found[kernel, 0.1]["spills"] <= (64 if case == "Ampere" else most_spills), kernel
 
 
 def test_one_version_of_a_kernel_serves_all_lengths(tmp_path):

@@ -1,6 +1,7 @@
 """Attention by Triton kernels that look up the relative bias themselves.
 
-The kernels take a relative bias, and hide padding only. Elsewhere, as in decoders, torch's attention is used.
+The kernels take a relative bias or a window, and hide padding only. Elsewhere, as in decoders, torch's attention is
+used.
 """
 
 import importlib
@@ -64,6 +65,11 @@ def attend_qkv(qkv: Tensor, bias: AttentionBias | None, dropout: float, asked_fo
     return _KERNELS.relative_attention_qkv(qkv, *_arguments(query, bias, dropout))
 
 
+def skips_hidden(query: Tensor, bias: AttentionBias, asked_for: bool = True) -> bool:
+    """Return True if ``attend`` leaves out what a window added to this bias hides."""
+    return (bias.of_distance is not None or bias.max_positions is not None) and _takes(query, bias, asked_for)
+
+
 def refusal(dtype: torch.dtype, device: torch.device, width: int) -> str | None:
     """Return the reason why the kernels cannot compute attention with heads of this width, or None if they can."""
     if not is_installed():
@@ -72,9 +78,13 @@ def refusal(dtype: torch.dtype, device: torch.device, width: int) -> str | None:
 
 
 def _at_home(query: Tensor, bias: AttentionBias | None, asked_for: bool) -> bool:
-    if bias is None or bias.of_distance is None or bias.query_positions is not None:
+    if bias is None or (bias.of_distance is None and (bias.window is None or bias.max_positions is None)):
         return False
-    if bias.hidden is not None or bias.causal:
+    return _takes(query, bias, asked_for)
+
+
+def _takes(query: Tensor, bias: AttentionBias, asked_for: bool) -> bool:
+    if bias.query_positions is not None or bias.hidden is not None or bias.causal:
         return False
     reason = refusal(query.dtype, query.device, query.shape[-1])
     if reason is not None and asked_for:
@@ -84,9 +94,13 @@ def _at_home(query: Tensor, bias: AttentionBias | None, asked_for: bool) -> bool
 
 def _arguments(
     query: Tensor, bias: AttentionBias | None, dropout: float
-) -> tuple[Tensor, Tensor, Tensor | None, float, Tensor | None]:
-    """Return the kernels' further arguments: relative bias, positions, lengths, dropout and its seed."""
-    assert bias is not None and bias.of_distance is not None and bias.positions is not None
+) -> tuple[Tensor, Tensor, Tensor | None, float, Tensor | None, int | None]:
+    """Return the kernels' further arguments: relative bias, positions, lengths, dropout and its seed, window."""
+    assert bias is not None and bias.positions is not None
+    of_distance = bias.of_distance
+    if of_distance is None:
+        assert bias.max_positions is not None
+        of_distance = query.new_zeros(query.shape[1], 2 * bias.max_positions - 1)
     # Drawn on the device, so that nothing waits for it.
     seed = torch.randint(2**62, (1,), device=query.device) if dropout else None
-    return bias.of_distance.float(), bias.positions, bias.lengths, dropout, seed
+    return of_distance.float(), bias.positions, bias.lengths, dropout, seed, bias.window

@@ -37,10 +37,10 @@ def query_gradient_kernel(
     query, key, value, table, places, tokens, words, output, log_sums, output_gradient, deltas, gradients,
     stride_batch, stride_head, stride_row, heads, length, padded, max_positions, scale, plain_scale,
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, REACH: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of one block of queries, and the deltas, which the other kernels read."""
-    batch, head, first, count, end = place_of_program(tokens, heads, padded, ROWS)
+    batch, head, first, count, start_column, end = place_of_program(tokens, heads, padded, ROWS, COLUMNS, REACH)
     start = batch * stride_batch + head * stride_head
     by_row = (batch * heads + head) * padded
     joined = (batch * length * heads + head) * HEAD_DIM
@@ -60,7 +60,7 @@ def query_gradient_kernel(
     multipliers = load_words(words, rows, padded, 0, THRESHOLD)
     offsets = load_words(words, rows, padded, 1, THRESHOLD)
     query_gradient = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    for begin in range(0, end, COLUMNS):
+    for begin in range(start_column, end, COLUMNS):
         columns = begin + tl.arange(0, COLUMNS)
         inside = columns < count
         bias = bias_at(biases, tl.load(places + columns)[None, :])
@@ -83,10 +83,10 @@ def key_value_gradient_kernel(
     query, key, value, table, places, tokens, words, log_sums, output_gradient, deltas, gradients,
     stride_batch, stride_head, stride_row, heads, length, padded, max_positions, scale, plain_scale,
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, REACH: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of one block of keys and values; rows are keys, columns queries."""
-    batch, head, first, count, end = place_of_program(tokens, heads, padded, ROWS)
+    batch, head, first, count, start_column, end = place_of_program(tokens, heads, padded, ROWS, COLUMNS, REACH)
     start = batch * stride_batch + head * stride_head
     by_row = (batch * heads + head) * padded
     output_gradient += (batch * length * heads + head) * HEAD_DIM
@@ -101,7 +101,7 @@ def key_value_gradient_kernel(
     keys = load_words(words, rows, padded, 2, THRESHOLD)
     key_gradient = tl.zeros([ROWS, BLOCK_D], tl.float32)
     value_gradient = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    for begin in range(0, end, COLUMNS):
+    for begin in range(start_column, end, COLUMNS):
         columns = begin + tl.arange(0, COLUMNS)
         inside = columns < count
         bias = bias_at(biases, 8 * max_positions - tl.load(places + columns)[None, :])
@@ -142,7 +142,7 @@ def pair_gradient_kernel(
     query, key, value, table, inverse, hidden, visits, words, log_sums, output_gradient, deltas, pairs,
     stride_batch, stride_head, stride_row, batches, heads, length, padded, max_positions, padded_positions, scale,
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, POSITIONS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, REACH: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
     """Sum logit gradients over part of the batch, for one block of (query position, key position).
 
@@ -159,7 +159,11 @@ def pair_gradient_kernel(
     bias = tl.load(table + head * (4 * max_positions + 1) + 2 * max_positions + distances)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     visits += tl.maximum(first_row, first_column) // POSITIONS * (batches + 1)
-    for visit in range(part, tl.load(visits), parts):
+    count = tl.load(visits)
+    if REACH >= 0:
+        nearest = tl.maximum(first_row - first_column - COLUMNS, first_column - first_row - ROWS) + 1
+        count = tl.where(nearest > REACH, 0, count)
+    for visit in range(part, count, parts):
         batch = tl.load(visits + 1 + visit).to(tl.int64)
         row_index = tl.load(inverse + batch * padded_positions + rows)
         column_index = tl.load(inverse + batch * padded_positions + columns)

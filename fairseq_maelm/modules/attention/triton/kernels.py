@@ -19,6 +19,10 @@ Queries, keys and values <float>[B, H, S, d_h] have common strides, the last one
                 every weight of that row zero in the kernels that read it
     gradients   <float>[B, S, 3, H, d_h] of queries, keys and values, the layout of their joint matrix product
 
+With a window, REACH is the largest distance in it, otherwise -1. The table then is minus infinity beyond it, so that
+nothing else is needed to hide a pair. Positions ascend, so the distance of two columns is at most that of their tokens,
+and tiles whose columns are further than REACH from all rows are never visited.
+
 Programs are numbered along one axis, because the other axes of a CUDA grid end at 65535. Blocks of the same sequence
 and head are adjacent, so that they share keys and values in the cache.
 """
@@ -33,6 +37,7 @@ import triton.language as tl
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 LOG2_E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-1e30)
 
 
 @triton.jit
@@ -63,11 +68,13 @@ def clear_positions(inverse, hidden, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def prepare_table(of_distance, table, max_positions, BLOCK: tl.constexpr):
+def prepare_table(of_distance, table, max_positions, BLOCK: tl.constexpr, REACH: tl.constexpr):
     """Fill the table of a head from its bias at the distances 1 - P to P - 1."""
     for begin in range(0, 4 * max_positions + 1, BLOCK):
         index = begin + tl.arange(0, BLOCK)
         known = (index > max_positions) & (index < 3 * max_positions)
+        if REACH >= 0:
+            known = known & (index >= 2 * max_positions - REACH) & (index <= 2 * max_positions + REACH)
         bias = tl.load(of_distance + index - max_positions - 1, mask=known, other=float("-inf")) * LOG2_E
         tl.store(table + index, bias, mask=index <= 4 * max_positions)
 
@@ -76,7 +83,7 @@ def prepare_table(of_distance, table, max_positions, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["length", "stride_positions"])
 def prepare_kernel(
     of_distance, positions, lengths, seed, table, places, tokens, words, inverse, hidden, words_of_positions, extents,
-    stride_positions, heads, length, padded, max_positions, padded_positions, BLOCK: tl.constexpr,
+    stride_positions, heads, length, padded, max_positions, padded_positions, BLOCK: tl.constexpr, REACH: tl.constexpr,
 ):  # fmt: skip
     """Prepare the inputs of the other kernels, with one program for each sequence and head.
 
@@ -122,7 +129,7 @@ def prepare_kernel(
             tl.store(extents + batch, tl.max(extent, 0))
     if batch == 0:
         width = 4 * max_positions + 1
-        prepare_table(of_distance + head * (2 * max_positions - 1), table + head * width, max_positions, BLOCK)
+        prepare_table(of_distance + head * (2 * max_positions - 1), table + head * width, max_positions, BLOCK, REACH)
 
 
 @triton.jit
@@ -196,8 +203,8 @@ def store_rows(start, rows, stride_row, length, block, HEAD_DIM: tl.constexpr, B
 
 
 @triton.jit
-def place_of_program(tokens, heads, padded, ROWS: tl.constexpr):
-    """Return a program's sequence, head, first row, number of tokens, and the end of its loop over columns.
+def place_of_program(tokens, heads, padded, ROWS: tl.constexpr, COLUMNS: tl.constexpr, REACH: tl.constexpr):
+    """Return a program's sequence, head, first row, number of tokens, and the bounds of its loop over columns.
 
     The loop of a block of padding has no iterations.
     """
@@ -207,7 +214,11 @@ def place_of_program(tokens, heads, padded, ROWS: tl.constexpr):
     batch = (pair // heads).to(tl.int64)
     first = tl.program_id(0) % blocks * ROWS
     count = tl.load(tokens + batch)
-    return batch, pair % heads, first, count, tl.where(first < count, count, 0)
+    begin, end = 0, tl.where(first < count, count, 0)
+    if REACH >= 0:
+        begin = tl.maximum(first - REACH, 0) // COLUMNS * COLUMNS
+        end = tl.minimum(end, first + ROWS + REACH)
+    return batch, pair % heads, first, count, begin, end
 
 
 @triton.jit(do_not_specialize=["length"])
@@ -215,10 +226,10 @@ def forward_kernel(
     query, key, value, table, places, tokens, words, output, log_sums,
     stride_batch, stride_head, stride_row, heads, length, padded, max_positions, scale,
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, REACH: tl.constexpr,
 ):  # fmt: skip
     """Compute the attention of one block of queries; ``scale`` is log2 e / sqrt(d_h)."""
-    batch, head, first, count, end = place_of_program(tokens, heads, padded, ROWS)
+    batch, head, first, count, start_column, end = place_of_program(tokens, heads, padded, ROWS, COLUMNS, REACH)
     start = batch * stride_batch + head * stride_head
     table += head * (4 * max_positions + 1)
     places += batch * padded
@@ -230,10 +241,11 @@ def forward_kernel(
     biases = table + 2 * max_positions - tl.where(valid, tl.load(places + rows), 0)[:, None] // 4
     multipliers = load_words(words, rows, padded, 0, THRESHOLD)
     offsets = load_words(words, rows, padded, 1, THRESHOLD)
-    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    # Not minus infinity: a window may hide whole rows of a tile, and the difference of two infinities is no number.
+    largest = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     attended = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    for begin in range(0, end, COLUMNS):
+    for begin in range(start_column, end, COLUMNS):
         columns = begin + tl.arange(0, COLUMNS)
         inside = columns < count
         bias = bias_at(biases, tl.load(places + columns)[None, :])

@@ -62,6 +62,7 @@ class Prepared(NamedTuple):
     words: Tensor
     dropout: float
     max_positions: int
+    reach: int
     # For the pair gradient: column of each position, bias that hides positions, words by position, last positions. None
     # in other passes.
     by_position: tuple[Tensor | None, ...] = (None, None, None, None)
@@ -90,6 +91,7 @@ class Prepared(NamedTuple):
             "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
             "ROWS": block.rows,
             "COLUMNS": block.columns,
+            "REACH": self.reach,
             "num_warps": block.warps,
             "num_stages": block.stages,
             # Triton 3.10 does not fuse multiplications and additions by default.
@@ -104,7 +106,7 @@ class Prepared(NamedTuple):
 
 def prepare(
     query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
-    dropout: float, seed: Tensor | None, with_bias: bool = False,
+    dropout: float, seed: Tensor | None, window: int | None = None, with_bias: bool = False,
 ) -> Prepared:  # fmt: skip
     """Bring the inputs into the kernels' layouts; views of one joint tensor need no copy."""
     if not query.stride() == key.stride() == value.stride() or query.stride(3) != 1:
@@ -126,20 +128,20 @@ def prepare(
         by_position = (empty(*shape), of_distance.new_empty(shape), words(padded_positions), empty(batch))
     prepared = Prepared(
         query, key, value, of_distance.new_empty(heads, 4 * max_positions + 1), empty(batch, padded), empty(batch),
-        words(padded), dropout, max_positions, by_position,
+        words(padded), dropout, max_positions, -1 if window is None else window // 2, by_position,
     )  # fmt: skip
     positions = positions.contiguous()
     kernels.prepare_kernel[(batch * heads,)](
         of_distance.contiguous(), positions, None if lengths is None else lengths.contiguous(), seed,
         *prepared[3:7], *prepared.by_position, 0 if len(positions) == 1 else length, heads, length,
-        padded, max_positions, padded_positions, BLOCK=512,
+        padded, max_positions, padded_positions, BLOCK=512, REACH=prepared.reach,
     )  # fmt: skip
     return prepared
 
 
 def forward(
     query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
-    dropout: float, seed: Tensor | None,
+    dropout: float, seed: Tensor | None, window: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attend; arguments as in ``operator.relative_attention``.
 
@@ -147,7 +149,7 @@ def forward(
         output <float>[B, S, H, d_h], log sums <float32>[B, H, S'].
     """
     with torch.cuda.device_of(query):
-        prepared = prepare(query, key, value, of_distance, positions, lengths, dropout, seed)
+        prepared = prepare(query, key, value, of_distance, positions, lengths, dropout, seed, window)
         batch, heads, length, head_dim = query.shape
         output = query.new_empty(batch, length, heads, head_dim)
         log_sums = query.new_empty(batch, heads, padded_length(length), dtype=torch.float32)
@@ -160,7 +162,7 @@ def forward(
 
 def backward(
     output_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor,
-    lengths: Tensor | None, dropout: float, seed: Tensor | None, output: Tensor, log_sums: Tensor,
+    lengths: Tensor | None, dropout: float, seed: Tensor | None, window: int | None, output: Tensor, log_sums: Tensor,
     with_bias: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute all gradients, given the gradient of the output <float>[B, S, H, d_h] and the results of ``forward``.
@@ -170,7 +172,7 @@ def backward(
         which is empty without ``with_bias``.
     """
     with torch.cuda.device_of(query):
-        prepared = prepare(query, key, value, of_distance, positions, lengths, dropout, seed, with_bias)
+        prepared = prepare(query, key, value, of_distance, positions, lengths, dropout, seed, window, with_bias)
         output_gradient = output_gradient.contiguous()
         batch, heads, length, head_dim = query.shape
         gradients = query.new_empty(batch, length, 3, heads, head_dim)

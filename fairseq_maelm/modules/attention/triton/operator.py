@@ -64,6 +64,7 @@ def relative_attention(
     lengths: Tensor | None = None,
     dropout: float = 0.0,
     seed: Tensor | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """Compute softmax(Q K^T / sqrt(d_h) + bias) V with bias[b, h, i, j] = of_distance[h, distance + P - 1].
 
@@ -82,6 +83,8 @@ def relative_attention(
         dropout: probability of dropping an attention weight, in [0, 1).
         seed: <int64>[1] from ``draw_seed``, on the device of ``query``; necessary if ``dropout`` is positive. Dropout
             depends only on the seed, the sequence, the head and both positions.
+        window: hide keys whose positions are more than window // 2 from the query's. Tiles without any other are not
+            computed, for which positions must ascend in each sequence.
 
     Returns:
         <float>[B, H, S, d_h], stored as [B, S, H, d_h], so that joining the heads needs no copy.
@@ -94,7 +97,7 @@ def relative_attention(
         described = ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in (query, key, value))
         raise ValueError(f"queries, keys and values must have the same shape and dtype, but are {described}")
     _check(query, of_distance, positions, lengths, dropout, seed)
-    output, _ = _attend(query, key, value, of_distance.float(), positions, lengths, dropout, seed)
+    output, _ = _attend(query, key, value, of_distance.float(), positions, lengths, dropout, seed, window)
     return output.transpose(1, 2)
 
 
@@ -105,6 +108,7 @@ def relative_attention_qkv(
     lengths: Tensor | None = None,
     dropout: float = 0.0,
     seed: Tensor | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """Compute ``relative_attention`` for queries, keys and values in one tensor, whose gradient then needs no copy.
 
@@ -115,6 +119,7 @@ def relative_attention_qkv(
         lengths: see ``relative_attention``.
         dropout: see ``relative_attention``.
         seed: see ``relative_attention``.
+        window: see ``relative_attention``.
 
     Returns:
         <float>[B, S, H, d_h].
@@ -126,7 +131,7 @@ def relative_attention_qkv(
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"joint queries, keys and values must have shape [B, S, 3, H, d_h], not {list(qkv.shape)}")
     _check(_split_qkv(qkv)[0], of_distance, positions, lengths, dropout, seed)
-    output, _ = _attend_qkv(qkv, of_distance.float(), positions, lengths, dropout, seed)
+    output, _ = _attend_qkv(qkv, of_distance.float(), positions, lengths, dropout, seed, window)
     return output
 
 
@@ -188,10 +193,11 @@ def _attend(
     lengths: Tensor | None,
     dropout: float,
     seed: Tensor | None,
+    window: int | None,
 ) -> tuple[Tensor, Tensor]:
     from .launch import forward
 
-    return forward(query, key, value, of_distance, positions, lengths, dropout, seed)
+    return forward(query, key, value, of_distance, positions, lengths, dropout, seed, window)
 
 
 @torch.library.custom_op("fairseq_maelm::relative_attention_qkv", mutates_args=())
@@ -202,10 +208,11 @@ def _attend_qkv(
     lengths: Tensor | None,
     dropout: float,
     seed: Tensor | None,
+    window: int | None,
 ) -> tuple[Tensor, Tensor]:
     from .launch import forward
 
-    return forward(*_split_qkv(qkv), of_distance, positions, lengths, dropout, seed)
+    return forward(*_split_qkv(qkv), of_distance, positions, lengths, dropout, seed, window)
 
 
 @torch.library.custom_op("fairseq_maelm::relative_attention_backward", mutates_args=())
@@ -219,6 +226,7 @@ def _attend_backward(
     lengths: Tensor | None,
     dropout: float,
     seed: Tensor | None,
+    window: int | None,
     output: Tensor,
     log_sums: Tensor,
     with_bias: bool,
@@ -226,19 +234,20 @@ def _attend_backward(
     from .launch import backward
 
     return backward(
-        output_gradient, query, key, value, of_distance, positions, lengths, dropout, seed, output, log_sums, with_bias
-    )
+        output_gradient, query, key, value, of_distance, positions, lengths, dropout, seed, window, output, log_sums,
+        with_bias,
+    )  # fmt: skip
 
 
 @_attend.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
-      dropout: float, seed: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
+      dropout: float, seed: Tensor | None, window: int | None) -> tuple[Tensor, Tensor]:  # fmt: skip
     return _outputs_like(query)
 
 
 @_attend_qkv.register_fake
 def _(qkv: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
-      dropout: float, seed: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
+      dropout: float, seed: Tensor | None, window: int | None) -> tuple[Tensor, Tensor]:  # fmt: skip
     return _outputs_like(_split_qkv(qkv)[0])
 
 
@@ -251,8 +260,8 @@ def _outputs_like(query: Tensor) -> tuple[Tensor, Tensor]:
 
 @_attend_backward.register_fake
 def _(output_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor,
-      lengths: Tensor | None, dropout: float, seed: Tensor | None, output: Tensor, log_sums: Tensor,
-      with_bias: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
+      lengths: Tensor | None, dropout: float, seed: Tensor | None, window: int | None, output: Tensor,
+      log_sums: Tensor, with_bias: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
     batch, heads, length, head_dim = query.shape
     of_bias = of_distance.shape if with_bias else (0,)
     return query.new_empty(batch, length, 3, heads, head_dim), of_distance.new_empty(of_bias)
@@ -260,7 +269,7 @@ def _(output_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, of_dis
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Save the inputs and outputs of the forward kernels."""
-    *tensors, ctx.dropout, seed = inputs
+    *tensors, ctx.dropout, seed, ctx.window = inputs
     ctx.save_for_backward(*tensors, seed, *output)
 
 
@@ -270,20 +279,20 @@ def _gradients(ctx: Any, output_gradient: Tensor, *unused: Tensor | None) -> tup
     query, key, value = projections if len(projections) == 3 else _split_qkv(*projections)
     with_bias = ctx.needs_input_grad[len(projections)]
     qkv, of_bias = _attend_backward(
-        output_gradient, query, key, value, of_distance, positions, lengths, ctx.dropout, seed, output, log_sums,
-        with_bias,
+        output_gradient, query, key, value, of_distance, positions, lengths, ctx.dropout, seed, ctx.window, output,
+        log_sums, with_bias,
     )  # fmt: skip
     return qkv, of_bias if with_bias else None
 
 
 def _backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
     qkv, of_bias = _gradients(ctx, *gradients)
-    return (*_split_qkv(qkv), of_bias, None, None, None, None)
+    return (*_split_qkv(qkv), of_bias, None, None, None, None, None)
 
 
 def _backward_qkv(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
     qkv, of_bias = _gradients(ctx, *gradients)
-    return (qkv, of_bias, None, None, None, None)
+    return (qkv, of_bias, None, None, None, None, None)
 
 
 _attend.register_autograd(_backward, setup_context=_keep_for_backward)
