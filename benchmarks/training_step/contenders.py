@@ -1,6 +1,10 @@
 """Who is measured. Imports nothing but the standard library: workers with another fairseq read this file too."""
 
+import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from training_step.settings import Settings
 
@@ -11,11 +15,11 @@ class Contender:
 
     Attributes:
         name: as on the command line.
-        kind: which session trains it: "ours", "fairseq", "authors" or "huggingface".
+        kind: which session trains it: "ours", "fairseq", "authors", "huggingface" or "run_mlm".
         label: in tables and plots.
         description: what is trained, by which optimizer.
         needs: what must be there besides the package, or "".
-        gated: its feed-forward networks are GeGLU, with three matrices.
+        gated: its feed-forward networks are GeGLU, with three matrices; None for those of the size.
         decoder_layers: of MAE-LM's decoder, where they are not the size's.
     """
 
@@ -24,7 +28,7 @@ class Contender:
     label: str
     description: str
     needs: str = ""
-    gated: bool = False
+    gated: bool | None = False
     decoder_layers: int | None = None
 
 
@@ -47,12 +51,21 @@ CONTENDERS = {
             gated=True,
         ),
         Contender(
-            "modern1",
+            "adapt",
             "ours",
-            "MAE-LM, modern, 1 decoder layer, ours",
-            "modern with one decoder layer; fairseq's Trainer",
-            gated=True,
-            decoder_layers=1,
+            "`maelm pretrain --checkpoint`",
+            "an imported encoder with a new decoder of two layers of cross-attention; fairseq's Trainer",
+            "DATA of random_encoder.py",
+            gated=None,
+            decoder_layers=2,
+        ),
+        Contender(
+            "run_mlm",
+            "run_mlm",
+            "run_mlm.py, Hugging Face",
+            "the imported source in transformers' Trainer, as in run_mlm.py, with [MASK] and every position scored",
+            "DATA of random_encoder.py, and transformers",
+            gated=None,
         ),
         Contender("roberta", "fairseq", "RoBERTa, fairseq", "stock model, task masked_lm and optimizer adam"),
         Contender(
@@ -63,18 +76,12 @@ CONTENDERS = {
             "--authors-code, a copy of their repository",
         ),
         Contender(
-            "mpnet",
-            "huggingface",
-            "MPNet, Hugging Face",
-            "MPNetForMaskedLM as a masked language model, which scores every position; torch's fused AdamW",
-            "transformers",
-        ),
-        Contender(
             "modernbert",
             "huggingface",
             "ModernBERT, Hugging Face",
             "ModernBertForMaskedLM with as many layers of the same width, GeGLU of 2/3 of the feed-forward width "
-            "(equal parameters a layer), global attention, and the head on predicted positions; torch's fused AdamW",
+            "(equal parameters a layer), global attention without +local, and the head on predicted positions; torch's "
+            "fused AdamW",
             "transformers",
             gated=True,
         ),
@@ -86,7 +93,12 @@ CHANGES = {
     "recompute": ["--checkpoint-activations"],
     "adam": ["--optimizer", "adam"],
     "cross": ["--decoder-attention", "cross"],
+    "decoder1": ["--decoder-layers", "1"],
+    "decoder2": ["--decoder-layers", "2"],
+    "local": ["--local-attention", "128", "--rotary-base", "160000", "--local-rotary-base", "10000"],
 }
+# Published ModernBERT reads so many tokens in two of three layers.
+WINDOW = int(CHANGES["local"][1])
 
 
 def split_name(name: str) -> tuple[Contender, list[str]]:
@@ -98,7 +110,8 @@ def split_name(name: str) -> tuple[Contender, list[str]]:
     plain, *changes = name.split("+")
     if plain not in CONTENDERS:
         raise ValueError(f"there is no contender {name!r}; choose from {', '.join(CONTENDERS)}")
-    possible = {"ours": list(CHANGES), "huggingface": ["compile"]}.get(CONTENDERS[plain].kind, [])
+    possible = {"ours": list(CHANGES), "huggingface": ["compile", "local"]}.get(CONTENDERS[plain].kind, [])
+    possible = [] if plain == "adapt" else possible
     for change in changes:
         if change not in possible:
             raise ValueError(f"{plain} cannot be changed by +{change}: {', '.join(possible) or 'nothing'} goes with it")
@@ -113,17 +126,34 @@ def label(name: str) -> str:
 
 def feed_forward_width(contender: Contender, settings: Settings) -> int:
     """Return the settings' width, or 2/3 of it: three matrices then have as many parameters as the usual two."""
-    return 2 * settings.ffn // 3 if contender.gated else settings.ffn
+    return 2 * settings.ffn // 3 if is_gated(contender, settings) else settings.ffn
 
 
-def decoder_layers(contender: Contender, settings: Settings) -> int:
+def is_gated(contender: Contender, settings: Settings) -> bool:
+    """Return the contender's property, or else that of the size."""
+    return settings.size == "modern" if contender.gated is None else contender.gated
+
+
+def window(name: str, settings: Settings) -> int | None:
+    """Return the tokens that two of three layers of a contender read, or None for all tokens."""
+    contender, changes = split_name(name)
+    return WINDOW if "local" in changes or (contender.gated is None and settings.size == "modern") else None
+
+
+def decoder_layers(name: str, settings: Settings) -> int:
     """Return the contender's number, or else that of the settings."""
+    contender, changes = split_name(name)
+    for change in changes:
+        if change.startswith("decoder"):
+            return int(CHANGES[change][1])
     return settings.decoder_layers if contender.decoder_layers is None else contender.decoder_layers
 
 
 def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
     """Return fairseq-train's arguments for a contender of kind "ours", "fairseq" or "authors"."""
     contender, _ = split_name(name)
+    if contender.name == "adapt":
+        return _adaptation(settings, data)
     dropout, masking = str(settings.dropout), str(settings.masking)
     options = [data, "--sample-break-mode", "none", "--tokens-per-sample", str(settings.length)]
     options += ["--mask-prob", masking, "--dropout", dropout, "--attention-dropout", dropout]
@@ -140,6 +170,21 @@ def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
     return options + _of_model(contender, settings)
 
 
+def _adaptation(settings: Settings, data: str) -> list[str]:
+    """Return the arguments that ``maelm pretrain --checkpoint`` gives to fairseq-train."""
+    sizes = {"sequence-length": settings.length, "mask-prob": settings.masking, "max-update": 10**6}
+    sizes |= dict.fromkeys(("batch-sequences", "sequences-per-gpu"), settings.sequences)
+    dropout = [word for name in ("dropout", "attention-dropout") for word in (f"--{name}", str(settings.dropout))]
+    words = ["pretrain", data, "--checkpoint", str(Path(data).parent / "imported"), "--output", "unused", "--dry-run"]
+    words += ["--gpus", "1" if settings.device == "cuda" else "0", "--precision", settings.precision]
+    words += ["--set", *(f"{name}={value}" for name, value in sizes.items()), "--", *dropout]
+    # Full blocks, as everyone has here.
+    words += ["--sample-break-mode", "none", "--required-batch-size-multiple", "1", "--disable-validation", "--no-save"]
+    words += ["--num-workers", str(settings.num_workers), "--data-buffer-size", "2" if settings.num_workers else "0"]
+    run = subprocess.run([sys.executable, "-m", "fairseq_maelm.cli", *words], stdout=subprocess.PIPE, check=True)
+    return shlex.split(run.stdout.decode())[1:]
+
+
 def _widths(part: str, contender: Contender, settings: Settings) -> list[str]:
     ffn = feed_forward_width(contender, settings)
     return [
@@ -154,7 +199,7 @@ def _of_model(contender: Contender, settings: Settings) -> list[str]:
         arch = "maelm_modern_150m" if contender.gated else "maelm_base"
         ours = ["--task", "maelm", "--criterion", "maelm", "--arch", arch, *positions]
         kept = ["--masked-input", "kept"] if contender.name == "mlm" else []
-        return [*ours, *kept, "--decoder-layers", str(decoder_layers(contender, settings))]
+        return [*ours, *kept, "--decoder-layers", str(decoder_layers(contender.name, settings))]
     stock = ["--task", "masked_lm", "--criterion", "masked_lm", "--optimizer", "adam"]
     if contender.kind == "fairseq":
         return [*stock, "--arch", "roberta_base", *positions]

@@ -1,8 +1,9 @@
 """What each contender's step costs by the FLOPs model, and which matrix products it consists of."""
 
+from dataclasses import replace
 from typing import Any
 
-from training_step.contenders import decoder_layers, feed_forward_width, split_name
+from training_step.contenders import decoder_layers, feed_forward_width, is_gated, split_name, window
 from training_step.flops import BatchShape, MatrixProduct, ModelShape, StackShape, matrix_products, training_flops
 from training_step.products import Shape
 from training_step.settings import Settings
@@ -12,17 +13,17 @@ def model_shape(name: str, settings: Settings, vocabulary: int) -> ModelShape:
     """Return the shape that determines a contender's cost; ours skip unread outputs, stock code does not."""
     contender, changes = split_name(name)
     ffn = feed_forward_width(contender, settings)
-    encoder = StackShape(settings.layers, settings.width, ffn, settings.heads, contender.gated)
-    decoder = None
+    stack = StackShape(settings.layers, settings.width, ffn, settings.heads, is_gated(contender, settings))
+    encoder, decoder = replace(stack, window=window(name, settings)), None
     if contender.kind in ("ours", "authors"):
-        decoder = StackShape(decoder_layers(contender, settings), settings.width, ffn, settings.heads, contender.gated)
+        decoder = replace(stack, layers=decoder_layers(name, settings))
     return ModelShape(
         encoder,
         vocabulary,
         decoder,
-        "cross" if "cross" in changes else "self",
+        "cross" if "cross" in changes or contender.name == "adapt" else "self",
         computes_unread=contender.kind != "ours",
-        head_on_all=contender.name == "mpnet",
+        head_on_all=contender.kind == "run_mlm",
     )
 
 
@@ -42,7 +43,7 @@ def step_products(name: str, settings: Settings, sizes: dict[str, Any]) -> dict[
     model = model_shape(name, settings, sizes["vocabulary"])
     for product in matrix_products(model, batch_shape(settings, sizes)):
         shape = whole(product)
-        occurrences[shape] = occurrences.get(shape, 0) + product.layers
+        occurrences[shape] = occurrences.get(shape, 0) + 1
     return occurrences
 
 

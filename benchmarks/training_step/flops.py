@@ -16,26 +16,25 @@ head r = M, the predicted tokens, because nothing else reads its output. In all 
 alone r = M and c = S. The head takes 2 M (D^2 + D V).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
 class MatrixProduct(NamedTuple):
-    """``count`` times ``batch`` independent products [rows, inner] x [inner, columns] of the forward pass.
+    """``batch`` independent products [rows, inner] x [inner, columns] of the forward pass.
 
     Sizes are means over a batch, so they need not be whole.
 
     Attributes:
         stage: "encoder", "decoder" or "head".
         name: what it computes.
-        layers: that do it.
         batch: products that one kernel does at once: sequences times heads in attention, otherwise 1.
         rows, inner, columns: sizes.
     """
 
     stage: str
     name: str
-    layers: int
     batch: float
     rows: float
     inner: float
@@ -44,7 +43,7 @@ class MatrixProduct(NamedTuple):
     @property
     def flops(self) -> float:
         """Operations of the forward pass."""
-        return 2.0 * self.layers * self.batch * self.rows * self.inner * self.columns
+        return 2.0 * self.batch * self.rows * self.inner * self.columns
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,9 @@ class StackShape:
         ffn_embed_dim: feed-forward width.
         attention_heads: divide the width; they change the shapes of products, not their cost.
         gated: the feed-forward network multiplies two projections of its input, as GeGLU does.
+        window: tokens around its own that a token reads in layers that are not global; None if all are. What a token
+            at an end of the sequence lacks of its window is counted, and so is what was dropped of it.
+        global_every: the first layer of so many is global.
     """
 
     layers: int
@@ -64,6 +66,12 @@ class StackShape:
     ffn_embed_dim: int
     attention_heads: int
     gated: bool = False
+    window: int | None = None
+    global_every: int = 3
+
+    def reach(self, number: int) -> float:
+        """Return the most tokens that one reads in the layer with this index."""
+        return math.inf if self.window is None or number % self.global_every == 0 else self.window // 2 * 2 + 1
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,8 @@ class ModelShape:
                 getattr(config, f"{part}_ffn_embed_dim"),
                 getattr(config, f"{part}_attention_heads"),
                 getattr(config, "layer", None) == "modern",
+                (getattr(config, "local_attention", 0) or None) if part == "encoder" else None,
+                getattr(config, "global_every", 3),
             )
             for part in ("encoder", "decoder")
         )
@@ -145,56 +155,56 @@ class BatchShape:
 
 
 def _attention(
-    stack: StackShape, stage: str, count: int, sequences: int, asking: float, asked: float, asked_dim: int
+    stack: StackShape, stage: str, sequences: int, asking: float, asked: float, read: float
 ) -> list[MatrixProduct]:
+    """Return the products of attention in which each of ``asking`` rows reads ``read`` of the ``asked`` ones."""
     width, heads = stack.embed_dim, stack.attention_heads
     pairs, head_dim = sequences * heads, width / heads
     return [
-        MatrixProduct(stage, "queries", count, 1, sequences * asking, width, width),
-        MatrixProduct(stage, "keys and values", count, 1, sequences * asked, asked_dim, 2 * width),
-        MatrixProduct(stage, "attention logits", count, pairs, asking, head_dim, asked),
-        MatrixProduct(stage, "weighted values", count, pairs, asking, asked, head_dim),
-        MatrixProduct(stage, "attention output", count, 1, sequences * asking, width, width),
+        MatrixProduct(stage, "queries", 1, sequences * asking, width, width),
+        MatrixProduct(stage, "keys and values", 1, sequences * asked, width, 2 * width),
+        MatrixProduct(stage, "attention logits", pairs, asking, head_dim, read),
+        MatrixProduct(stage, "weighted values", pairs, asking, read, head_dim),
+        MatrixProduct(stage, "attention output", 1, sequences * asking, width, width),
     ]
 
 
-def _self_attention(stack: StackShape, stage: str, count: int, sequences: int, tokens: float) -> list[MatrixProduct]:
-    products = _attention(stack, stage, count, sequences, tokens, tokens, stack.embed_dim)
+def _self_attention(stack: StackShape, stage: str, sequences: int, tokens: float, read: float) -> list[MatrixProduct]:
+    products = _attention(stack, stage, sequences, tokens, tokens, read)
     # All positions ask and are asked, so that one product makes queries, keys and values.
     width = stack.embed_dim
-    joined = MatrixProduct(stage, "queries, keys and values", count, 1, sequences * tokens, width, 3 * width)
-    return [joined, *products[2:]]
+    return [MatrixProduct(stage, "queries, keys and values", 1, sequences * tokens, width, 3 * width), *products[2:]]
 
 
-def _feed_forward(stack: StackShape, stage: str, count: int, rows: float) -> list[MatrixProduct]:
+def _feed_forward(stack: StackShape, stage: str, rows: float) -> list[MatrixProduct]:
     inner = stack.ffn_embed_dim
     return [
-        MatrixProduct(stage, "feed-forward in", count, 1, rows, stack.embed_dim, inner * (2 if stack.gated else 1)),
-        MatrixProduct(stage, "feed-forward out", count, 1, rows, inner, stack.embed_dim),
+        MatrixProduct(stage, "feed-forward in", 1, rows, stack.embed_dim, inner * (2 if stack.gated else 1)),
+        MatrixProduct(stage, "feed-forward out", 1, rows, inner, stack.embed_dim),
     ]
 
 
 def _stack(
     stack: StackShape, stage: str, sequences: int, tokens: float, last: float, attention: str, memory: float
 ) -> list[MatrixProduct]:
-    """Yield the products of a stack over ``tokens`` positions, of which ``last`` are read at its end."""
+    """Return the products of a stack over ``tokens`` positions, of which ``last`` are read at its end."""
     products: list[MatrixProduct] = []
-    # Without self-attention no position reads another, so that all layers can leave out what the last one may.
-    for count, asking in ((stack.layers - 1, last if attention == "cross" else tokens), (1, last)):
-        if not count:
-            continue
+    for number in range(stack.layers):
+        # Without self-attention no position reads another, so that all layers can leave out what the last one may.
+        asking = last if attention == "cross" or number == stack.layers - 1 else tokens
+        read = min(tokens, stack.reach(number))
         if attention != "cross" and asking == tokens:
-            products += _self_attention(stack, stage, count, sequences, tokens)
+            products += _self_attention(stack, stage, sequences, tokens, read)
         elif attention != "cross":
-            products += _attention(stack, stage, count, sequences, asking, tokens, stack.embed_dim)
+            products += _attention(stack, stage, sequences, asking, tokens, read)
         if attention != "self":
-            cross = _attention(stack, stage, count, sequences, asking, memory, stack.embed_dim)
+            cross = _attention(stack, stage, sequences, asking, memory, memory)
             products += [product for product in cross if product.name != "keys and values"]
-        products += _feed_forward(stack, stage, count, sequences * asking)
+        products += _feed_forward(stack, stage, sequences * asking)
     if attention != "self":
         # All layers read the same states, so that one product makes their keys and values.
         columns = 2 * stack.embed_dim * stack.layers
-        products.append(MatrixProduct(stage, "keys and values", 1, 1, sequences * memory, stack.embed_dim, columns))
+        products.append(MatrixProduct(stage, "keys and values", 1, sequences * memory, stack.embed_dim, columns))
     return products
 
 
@@ -214,16 +224,16 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]
             if model.decoder_attention != "self":
                 projected.append(batch.visible)
             products += [
-                MatrixProduct("decoder", "input projection", 1, 1, sequences * rows, encoder.embed_dim, width)
+                MatrixProduct("decoder", "input projection", 1, sequences * rows, encoder.embed_dim, width)
                 for rows in projected
             ]
         last = batch.length if all_asked else predicted
         products += _stack(decoder, "decoder", sequences, batch.length, last, model.decoder_attention, batch.visible)
     rows = sequences * predicted
-    products.append(MatrixProduct("head", "dense", 1, 1, rows, width, width))
+    products.append(MatrixProduct("head", "dense", 1, rows, width, width))
     if width != encoder.embed_dim:
-        products.append(MatrixProduct("head", "output projection", 1, 1, rows, width, encoder.embed_dim))
-    products.append(MatrixProduct("head", "vocabulary", 1, 1, rows, encoder.embed_dim, model.vocabulary_size))
+        products.append(MatrixProduct("head", "output projection", 1, rows, width, encoder.embed_dim))
+    products.append(MatrixProduct("head", "vocabulary", 1, rows, encoder.embed_dim, model.vocabulary_size))
     return products
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's masked language models with a plain training loop: autocast, clipping, torch's fused AdamW."""
+"""Hugging Face's ModernBERT with a plain training loop: autocast, clipping, torch's fused AdamW."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -8,7 +8,7 @@ from fairseq import tasks
 from fairseq.data import Dictionary
 
 from training_step.clocks import Stages
-from training_step.contenders import CONTENDERS, Contender, fairseq_options, feed_forward_width
+from training_step.contenders import CONTENDERS, WINDOW, Contender, fairseq_options, feed_forward_width
 from training_step.fairseq_data import Batches
 from training_step.fairseq_session import configuration
 from training_step.settings import Settings
@@ -17,8 +17,8 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _IGNORED = -100  # label of positions that are not predicted
 
 
-def build_model(name: str, settings: Settings, vocabulary: int, pad: int) -> torch.nn.Module:
-    """Return a model with random weights.
+def build_model(settings: Settings, vocabulary: int, pad: int, local: bool) -> torch.nn.Module:
+    """Return a ModernBERT with random weights, with or without local attention.
 
     Raises:
         ValueError: if transformers is missing.
@@ -26,29 +26,17 @@ def build_model(name: str, settings: Settings, vocabulary: int, pad: int) -> tor
     from fairseq_maelm.files.optional_imports import import_transformers
 
     transformers = import_transformers()
-    common = {
-        "vocab_size": vocabulary,
-        "hidden_size": settings.width,
-        "num_hidden_layers": settings.layers,
-        "num_attention_heads": settings.heads,
-        "pad_token_id": pad,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-    }
-    if name == "mpnet":
-        config = transformers.MPNetConfig(
-            intermediate_size=settings.ffn,
-            # Positions begin after the padding symbol's number.
-            max_position_embeddings=settings.length + pad + 1,
-            hidden_dropout_prob=settings.dropout,
-            attention_probs_dropout_prob=settings.dropout,
-            layer_norm_eps=1e-5,
-            **common,
-        )
-        return transformers.MPNetForMaskedLM(config)
     config = transformers.ModernBertConfig(
-        intermediate_size=feed_forward_width(CONTENDERS[name], settings),
-        global_attn_every_n_layers=1,
+        vocab_size=vocabulary,
+        hidden_size=settings.width,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        pad_token_id=pad,
+        bos_token_id=0,
+        eos_token_id=2,
+        intermediate_size=feed_forward_width(CONTENDERS["modernbert"], settings),
+        local_attention=WINDOW,
+        global_attn_every_n_layers=3 if local else 1,
         max_position_embeddings=settings.length,
         embedding_dropout=settings.dropout,
         mlp_dropout=settings.dropout,
@@ -57,7 +45,6 @@ def build_model(name: str, settings: Settings, vocabulary: int, pad: int) -> tor
         sep_token_id=2,
         sparse_prediction=True,
         sparse_pred_ignore_index=_IGNORED,
-        **common,
     )
     return transformers.ModernBertForMaskedLM(config)
 
@@ -69,13 +56,13 @@ class HuggingFaceSession:
         contender: of kind "huggingface".
         settings: of the measurement.
         data: folder of `maelm prepare corpus` or fairseq-preprocess.
-        compiled: whether the model runs through torch.compile.
+        changes: of ``contenders.CHANGES``: "compile" and "local".
     """
 
-    def __init__(self, contender: Contender, settings: Settings, data: str, compiled: bool) -> None:
+    def __init__(self, contender: Contender, settings: Settings, data: str, changes: list[str]) -> None:
         self.contender = contender
         self.settings = settings
-        self.compiled = compiled
+        self.compiled, self.local = "compile" in changes, "local" in changes
         self.stages = Stages(settings.device)
         self._data = data
 
@@ -86,7 +73,7 @@ class HuggingFaceSession:
         sizes = self.batches.sizes(self._pad)
         self.batches.convert(self._labeled)
         torch.manual_seed(1)
-        model = build_model(self.contender.name, self.settings, vocabulary, self._pad)
+        model = build_model(self.settings, vocabulary, self._pad, self.local)
         self.model = model.to(self.settings.device).train()
         if self.compiled:
             # Timers inside would break the graph.

@@ -6,12 +6,14 @@ from typing import Any
 
 import pretraining
 import pytest
+import random_encoder
 import torch
 from benchmark_data import prepared_data
+from end_to_end.toy import write_corpus
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training_step import store
-from training_step.contenders import CONTENDERS, fairseq_options, split_name
+from training_step.contenders import CHANGES, CONTENDERS, fairseq_options, split_name
 from training_step.cost import model_shape, shape_flops, step_flops, step_products
 from training_step.fairseq_data import full_batches
 from training_step.fairseq_session import configuration, ours_defaults
@@ -155,9 +157,10 @@ def test_options_say_what_is_compared():
     assert split_name("maelm+compile") == (CONTENDERS["maelm"], ["compile"])
 
 
-@pytest.mark.parametrize("name", [name for name, contender in CONTENDERS.items() if contender.kind == "ours"])
+@pytest.mark.parametrize("name", ["maelm", "mlm", "modern", "maelm+cross+decoder2", "modern+cross+local"])
 def test_our_models_are_those_whose_cost_is_counted(name):
-    words = fairseq_options(name, SETTINGS, "DATA")
+    changes = [word for change in split_name(name)[1] for word in CHANGES[change]]
+    words = [*fairseq_options(name, SETTINGS, "DATA"), *changes]
     config = configuration([*words, *ours_defaults(words, "fp32")]).model
     complete_config(config)
     shape = ModelShape.from_config(config, 50)
@@ -192,21 +195,21 @@ def test_only_full_sequences_make_batches():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mpnet", "modernbert"])
-def test_hugging_face_models_multiply_what_the_cost_model_says(name):
+def test_hugging_face_model_multiplies_what_the_cost_model_says():
     pytest.importorskip("transformers")
     from training_step.huggingface_session import build_model
 
-    model = build_model(name, SETTINGS, vocabulary=50, pad=1).train()
+    model = build_model(SETTINGS, vocabulary=50, pad=1, local=False).train()
     tokens = torch.randint(4, 50, (2, 16))
     labels = torch.full_like(tokens, -100)
     labels[:, :4] = tokens[:, :4]
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(input_ids=tokens, labels=labels).loss.backward()
-    expected = step_flops(name, SETTINGS, {**SIZES, "visible": 16})
+    expected = step_flops("modernbert", SETTINGS, {**SIZES, "visible": 16})
     assert counter.get_total_flops() == expected
-    if name == "modernbert":
-        assert set(model.config.layer_types) == {"full_attention"} and model.config._attn_implementation == "sdpa"
+    assert set(model.config.layer_types) == {"full_attention"} and model.config._attn_implementation == "sdpa"
+    local = build_model(SETTINGS, vocabulary=50, pad=1, local=True).config
+    assert set(local.layer_types) == {"full_attention", "sliding_attention"} and local.local_attention == 128
 
 
 @pytest.mark.slow
@@ -216,15 +219,15 @@ def test_small_run_with_everything_real(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     words = ["--data", str(data), "--output", str(output), "--size", "tiny", "--layers", "1", "--length", "32"]
     words += ["--batch", "2", "--masking", "0.4", "--repeats", "1", "--threads", "1"]
-    words += ["--contenders", "maelm,modern,modern1,roberta,modernbert,authors"]
-    pretraining.main([*words, "--authors-code", str(tmp_path / "empty"), "--references", "modernbert"])
+    words += ["--contenders", "maelm,modern+cross,modern+local,roberta,modernbert+local,authors"]
+    pretraining.main([*words, "--authors-code", str(tmp_path / "empty"), "--references", "modernbert+local"])
     (run,) = json.loads(output.read_text())["runs"]
     *ours, roberta, modernbert = (
-        run["contenders"][name] for name in ("maelm", "modern", "modern1", "roberta", "modernbert")
+        run["contenders"][name] for name in ("maelm", "modern+cross", "modern+local", "roberta", "modernbert+local")
     )
     assert all(each["sizes"]["visible"] == pytest.approx(0.6 * 32, abs=0.85) for each in ours)
     assert roberta["sizes"]["visible"] == modernbert["sizes"]["visible"] == 32
-    assert run["contenders"]["modern1"]["wall"]["ratios"]["modernbert"][0] > 0
+    assert run["contenders"]["modern+cross"]["wall"]["ratios"]["modernbert+local"][0] > 0
     for measured in (*ours, roberta, modernbert):
         assert measured["sizes"]["predicted"] == pytest.approx(0.4 * 32, abs=1)
         assert measured["sizes"]["vocabulary"] == 65
@@ -238,5 +241,24 @@ def test_small_run_with_everything_real(tmp_path, capsys):
     assert output.with_suffix(".md").read_text().strip() == shown.strip()
     assert str(tmp_path / "data") not in output.read_text(), "results hold no path of this machine"
     # What is there is not measured again.
-    pretraining.main([*words, "--contenders", "maelm,modern,roberta", "--resume"])
+    pretraining.main([*words, "--contenders", "maelm,modern+cross,roberta", "--resume"])
     assert len(json.loads(output.read_text())["runs"]) == 1
+
+
+@pytest.mark.slow
+def test_adaptation_beside_run_mlm(tmp_path):
+    pytest.importorskip("transformers")
+    write_corpus(tmp_path / "text", documents=60)
+    sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
+    random_encoder.main(["bert", str(tmp_path / "text"), str(tmp_path / "bert")], max_position_embeddings=32, **sizes)
+    output = tmp_path / "small.json"
+    words = ["--data", str(tmp_path / "bert" / "data"), "--output", str(output), "--size", "tiny", "--length", "32"]
+    words += ["--batch", "2", "--masking", "0.3", "--repeats", "1", "--threads", "1"]
+    pretraining.main([*words, "--contenders", "adapt,run_mlm", "--references", "run_mlm"])
+    (run,) = json.loads(output.read_text())["runs"]
+    ours, theirs = (run["contenders"][name] for name in ("adapt", "run_mlm"))
+    assert ours["sizes"]["vocabulary"] >= theirs["sizes"]["vocabulary"] == 30_522
+    # Two layers of cross-attention, without the decoder's embedding of two token types.
+    assert ours["sizes"]["visible"] == pytest.approx(0.7 * 32, abs=1) and theirs["sizes"]["visible"] == 32
+    assert ours["sizes"]["predicted"] == pytest.approx(0.3 * 32, abs=1)
+    assert ours["wall"]["ratios"]["run_mlm"][0] > 0 and theirs["profile"]["encoder forward"] > 0
