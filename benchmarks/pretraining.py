@@ -66,6 +66,9 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="rounds over all contenders (5)")
     parser.add_argument("--steps", type=int, help="timed steps in a round (1 on a CPU, 20 on a GPU)")
     parser.add_argument("--warm-up", type=int, help="steps of each before all rounds (1 on a CPU, 10 on a GPU)")
+    parser.add_argument(
+        "--brief", action="store_true", help="prepared batches only, and no stages: half of the steps, for long ones"
+    )
     parser.add_argument("--budget", type=float, default=24.0, help="minutes after which no round begins (24)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds that one command may take (900)")
     parser.add_argument(
@@ -120,11 +123,12 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         repeats=arguments.repeats,
         steps=arguments.steps or (20 if on_gpu else 1),
         # What lay idle while the others took their turns is cold.
-        untimed=5 if on_gpu else 1,
+        untimed=5 if on_gpu else int(not arguments.brief or arguments.repeats > 1),
         warm_up=arguments.warm_up or (10 if on_gpu else 1),
         profiled=10 if on_gpu else 1,
         iterations=20 if on_gpu else 1,
         timeout=arguments.timeout,
+        brief=arguments.brief,
     )
 
 

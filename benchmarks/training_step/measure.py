@@ -33,6 +33,7 @@ class Plan:
         profiled: steps that are taken apart by stages.
         iterations: of each bare matrix product in one round.
         timeout: seconds that anything may take.
+        brief: neither take steps with loaded batches nor take one apart.
     """
 
     contenders: tuple[str, ...]
@@ -47,6 +48,7 @@ class Plan:
     profiled: int
     iterations: int
     timeout: float
+    brief: bool = False
 
 
 def say(text: str) -> None:
@@ -161,7 +163,7 @@ class Measurement:
                 break
 
     def _round(self, name: str, worker: Worker) -> None:
-        for source in ("prepared", "loaded"):
+        for source in ("prepared",) if self.plan.brief else ("prepared", "loaded"):
             asked = {"count": self.plan.steps, "untimed": self.plan.untimed, "loaded": source == "loaded"}
             seconds = worker.ask("steps", **asked)
             self.results[name][source].append({clock: round(value, 6) for clock, value in seconds.items()})
@@ -182,7 +184,10 @@ class Measurement:
     def _finish(self) -> None:
         for name in self.plan.contenders:
             memory = self._attempt(name, lambda worker: worker.ask("read_memory"))
-            stages = self._attempt(name, lambda worker: worker.ask("profile", count=self.plan.profiled))
+            count = 0 if self.plan.brief else self.plan.profiled
+            stages = self._attempt(
+                name, lambda worker, count=count: worker.ask("profile", count=count) if count else {}
+            )
             if stages is not None:
                 self.results[name]["memory"] = memory
                 self.results[name]["profile"] = {stage: round(value, 6) for stage, value in stages.items()}

@@ -90,7 +90,7 @@ def _by_clock(run: dict[str, Any], name: str, clock: str) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {
         "seconds": spread(times),
-        "loaded_seconds": spread(each[clock] for each in measured["loaded"]),
+        "loaded_seconds": spread(each[clock] for each in measured["loaded"]) if measured["loaded"] else None,
         "ratios": _ratios(run, times, clock),
     }
     if products:
@@ -131,12 +131,12 @@ def _row(run: dict[str, Any], settings: Settings, name: str, clock: str) -> dict
     if "error" in measured:
         return {"name": name, "error": measured["error"]}
     timed = measured[clock]
-    seconds, flops = timed["seconds"][0], step_flops(name, settings, measured["sizes"])
+    loaded, seconds, flops = timed["loaded_seconds"], timed["seconds"][0], step_flops(name, settings, measured["sizes"])
     row: dict[str, Any] = {
         "name": name,
         "seconds": seconds,
         "tokens_per_second": settings.tokens / seconds,
-        "tokens_per_second_with_data": settings.tokens / timed["loaded_seconds"][0],
+        "tokens_per_second_with_data": loaded and settings.tokens / loaded[0],
         "ratios": {reference: Spread(*values) for reference, values in timed["ratios"].items()},
         "gigaflops": flops / settings.tokens / 1e9,
         "rate": flops / seconds / 1e12,

@@ -52,7 +52,8 @@ def speed_table(rows: list[dict[str, Any]], references: list[str]) -> str:
     header += ["GFLOP/token"]
     lines = []
     for row in rows:
-        line = [label(row["name"]), f"{row['tokens_per_second']:,.0f}", f"{row['tokens_per_second_with_data']:,.0f}"]
+        line = [label(row["name"]), f"{row['tokens_per_second']:,.0f}"]
+        line += [_number(row["tokens_per_second_with_data"], ",.0f")]
         line += [_spread(row["ratios"].get(name)) for name in references]
         line += [_number(row.get("over_bare"), ".2f"), _number(row.get("utilization"), ".1%")]
         line += [_number(row.get("datasheet_utilization"), ".1%"), f"{row['memory'] / 1e9:.2f}"]
@@ -103,7 +104,9 @@ def run_report(run: dict[str, Any], clock: str) -> str:
     if clock == "processor":
         parts.append("Times are processor time of the contender's process: others used the machine as well.")
     if good:
-        parts += [speed_table(good, run["references"]), "By stages, data included:", stage_table(good)]
+        parts.append(speed_table(good, run["references"]))
+    if any(row["profile"] for row in good):
+        parts += ["By stages, data included:", stage_table(good)]
     parts += [f"{label(row['name'])} failed: {row['error']}" for row in rows if "error" in row]
     return "\n\n".join(parts)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_maelm.modules.attention import cpu, reference, sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.local import Way
 from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
 
 
@@ -20,15 +21,14 @@ class Backend(NamedTuple):
         attend: the function. It must honor ``AttentionBias.dense`` and ``blind``; rotations are applied before.
         attend_qkv: the same for queries, keys and values in one tensor.
         device: the only type of device that it runs on; None for all.
-        skips_hidden: whether ``attend`` computes nothing for keys out of the window of a bias, given queries and the
-            bias without its window.
+        local: the way of local attention, given queries, the bias without its window, and dropout.
     """
 
     about: str
     attend: Attend
     attend_qkv: Callable[[Tensor, AttentionBias | None, float], Tensor]
     device: str | None = None
-    skips_hidden: Callable[[Tensor, AttentionBias], bool] = lambda query, bias: False
+    local: Callable[[Tensor, AttentionBias, float], Way] = lambda query, bias, dropout: Way.BLOCKS
 
 
 def _of_parts(about: str, attend: Attend, device: str | None = None) -> Backend:
@@ -61,19 +61,29 @@ def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float
     return attend_parts(_attend_anywhere, qkv, bias, dropout)
 
 
-def _skips_hidden_anywhere(query: Tensor, bias: AttentionBias) -> bool:
-    return query.device.type == "cuda" and triton.skips_hidden(query, bias, asked_for=False)
+def _local_by_triton(query: Tensor, bias: AttentionBias, dropout: float) -> Way:
+    return Way.WHOLE if triton.skips_hidden(query, bias) else Way.BLOCKS
+
+
+def _local_by_torch(query: Tensor, bias: AttentionBias, dropout: float) -> Way:
+    fused = query.device.type == "cpu" and not (dropout or bias.needs_gradient or torch.compiler.is_compiling())
+    return Way.WINDOWS if fused else Way.BLOCKS
+
+
+def _local_anywhere(query: Tensor, bias: AttentionBias, dropout: float) -> Way:
+    if query.device.type == "cuda":
+        return Way.WHOLE if triton.skips_hidden(query, bias, asked_for=False) else Way.BLOCKS
+    slow = query.dtype == torch.bfloat16 and query.requires_grad  # see ``_attend_anywhere``
+    return Way.BLOCKS if slow else _local_by_torch(query, bias, dropout)
 
 
 # Keys are the values of --attention.
 BACKENDS: dict[str, Backend] = {
-    "auto": Backend(
-        "the fastest on this device", _attend_anywhere, _attend_qkv_anywhere, skips_hidden=_skips_hidden_anywhere
-    ),
+    "auto": Backend("the fastest on this device", _attend_anywhere, _attend_qkv_anywhere, local=_local_anywhere),
     "plain": _of_parts("plain torch operations", reference.attend),
-    "sdpa": _of_parts("torch's fused kernels", sdpa.attend),
+    "sdpa": _of_parts("torch's fused kernels", sdpa.attend)._replace(local=_local_by_torch),
     "cpu": _of_parts("this package's for CPUs", cpu.attend, "cpu"),
-    "triton": Backend("this package's for CUDA", triton.attend, triton.attend_qkv, "cuda", triton.skips_hidden),
+    "triton": Backend("this package's for CUDA", triton.attend, triton.attend_qkv, "cuda", _local_by_triton),
 }
 ATTENTION_BACKENDS = tuple(BACKENDS)
 # These run on some machines only, so a checkpoint does not keep the choice.

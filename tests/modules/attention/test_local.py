@@ -46,8 +46,8 @@ class LocalProblem:
         """By a backend as the layers call it: in blocks, or in the kernels' tiles."""
 
         def attend(query, key, value, bias):
-            whole = BACKENDS[backend].skips_hidden(query, bias)
-            return attend_local(BACKENDS[backend].attend, query, key, value, bias, self.window, 0.0, whole)
+            way = BACKENDS[backend].local(query, bias, 0.0)
+            return attend_local(BACKENDS[backend].attend, query, key, value, bias, self.window, 0.0, way)
 
         return self.results(attend)
 
