@@ -28,7 +28,7 @@ _DENSE_BLOCKS = 5
 
 
 class Way(Enum):
-    """How a backend computes local attention: from blocks, from views of them, or skipping what is hidden itself."""
+    """The forms of local attention: blocks, views of blocks, or whole sequences of which the backend skips parts."""
 
     BLOCKS = 0
     WINDOWS = 1

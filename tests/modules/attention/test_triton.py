@@ -225,7 +225,7 @@ def test_padding_is_not_read():
 
 
 def test_tiles_out_of_the_window_are_not_read():
-    """Two blocks away, queries, keys, values and gradients that are no numbers do no harm."""
+    """Two blocks away, a NaN of queries, keys, values or gradients does no harm."""
     case = Case([120], heads=1, head_dim=16, max_positions=130, window=8)
     expected = case.attend(torch.float32)
     case.qkv[:, 90:] = case.gradient[:, 90:] = float("nan")

@@ -241,7 +241,7 @@ def forward_kernel(
     biases = table + 2 * max_positions - tl.where(valid, tl.load(places + rows), 0)[:, None] // 4
     multipliers = load_words(words, rows, padded, 0, THRESHOLD)
     offsets = load_words(words, rows, padded, 1, THRESHOLD)
-    # Not minus infinity: a window may hide whole rows of a tile, and the difference of two infinities is no number.
+    # Not minus infinity: a window may hide whole rows of a tile, and the difference of two infinities is not a number.
     largest = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     attended = tl.zeros([ROWS, BLOCK_D], tl.float32)
