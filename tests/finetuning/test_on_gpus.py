@@ -33,7 +33,7 @@ def random_topic(generator: random.Random) -> str:
 
 
 def write_pairs(folder: Path) -> list[str]:
-    for split, number in (("train", EXAMPLES), ("valid", 8)):
+    for split, number in (("train", EXAMPLES), ("valid", 64)):
         rows = zip(texts(number, 15, 1), texts(number, 12, 2), ["yes", "no"] * number)
         (folder / f"{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     return ["sentences", "--train", f"{folder}/train.tsv", "--valid", f"{folder}/valid.tsv"]
@@ -45,7 +45,7 @@ def write_questions(folder: Path) -> list[str]:
         question = {"id": str(number), "question": "Who is it?", "answers": [answer], "is_impossible": False}
         return {"context": text, "qas": [question]}
 
-    for split, number in (("train", EXAMPLES), ("valid", 8)):
+    for split, number in (("train", EXAMPLES), ("valid", 64)):
         paragraphs = [paragraph(place, text) for place, text in enumerate(texts(number, 60, 3))]
         content = {"version": "v2.0", "data": [{"title": "all", "paragraphs": paragraphs}]}
         (folder / f"{split}.json").write_text(json.dumps(content))
@@ -53,7 +53,7 @@ def write_questions(folder: Path) -> list[str]:
 
 
 def write_labels(folder: Path) -> list[str]:
-    for split, number in (("train", EXAMPLES), ("valid", 8)):
+    for split, number in (("train", EXAMPLES), ("valid", 64)):
         blocks = ["".join(f"{word} {word[0].upper()}\n" for word in text.split()) for text in texts(number, 15, 4)]
         (folder / split).write_text("\n".join(blocks))
     return ["tagging", "--train", f"{folder}/train", "--valid", f"{folder}/valid"]
@@ -82,7 +82,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         found[kind] = [str(task / "task"), "--task", f"maelm_{kind}", "--criterion", f"maelm_{kind}"]
     folder = tmp_path_factory.mktemp("prompt")
     (folder / "prompt.yaml").write_text(PROMPT)
-    for split, number in (("train", EXAMPLES), ("valid", 8)):
+    for split, number in (("train", EXAMPLES), ("valid", 64)):
         rows = zip(texts(number, 15, 5), ["harbor", "bread"] * number)
         (folder / f"{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     own = ["--prompt", f"{folder}/prompt.yaml", "--examples", str(folder), "--several-pieces"]
