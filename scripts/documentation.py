@@ -32,6 +32,9 @@ def guides() -> list[Path]:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the guides, what they link to, and the generated reference to the files of the site."""
+    # docs/README.md is for readers of the repository; the site begins with the README at its root.
+    if of_folder := files.get_file_from_path("README.md"):
+        files.remove(of_folder)
     pages = guides()
     linked = {target for page in pages for target in _targets(page)} - set(pages)
     for folder in [each for each in linked if each.is_dir()]:

@@ -51,7 +51,7 @@ class EncoderView:
         if self.mask_fraction and self.masked_input != "dropped":
             raise ValueError(
                 "--encoder-mask-fraction is the fraction of masks that stay in the input: it needs --masked-input "
-                f"dropped, not with {self.masked_input}"
+                f"dropped, not {self.masked_input}"
             )
 
     @property

@@ -122,5 +122,5 @@ def test_places_are_filled_word_by_word(tmp_path: Path) -> None:
     assert places.words("run {folder}/x {files} {files}/ {more} {none} end") == [
         "run", f"{tmp_path}/a b/x", "a b", "c", "a b:c/", "--lr", "1e-3", "--x y", "end",
     ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"no value for the place \{nowhere\}"):
+    with pytest.raises(ValueError, match=r"no value for the placeholder \{nowhere\}"):
         places.text("{nowhere}")

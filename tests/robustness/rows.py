@@ -139,7 +139,7 @@ _TRAINED = {
     "--bf16": "use --precision bf16",
     "--decoder-attention cross --decoder-layers 0 --masked-input kept": "needs a decoder: --decoder-layers is 0",
     "--share-decoder-positions --decoder-embed-dim 64": "needs a decoder as wide as the encoder",
-    "--encoder-mask-fraction 0.5 --masked-input kept": "goes with --masked-input dropped, not with kept",
+    "--encoder-mask-fraction 0.5 --masked-input kept": "needs --masked-input dropped, not kept",
     # A checkpoint whose size or shape differs: the plugin's message, and not fairseq's.
     "--finetune-from-model {pretrained}": "the checkpoint was trained with --encoder-attention-heads 4 and not 2",
 }
