@@ -72,6 +72,12 @@ def test_wrong_descriptions_are_explained(content, message, tmp_path):
         find_prompt(str(path))
 
 
+def test_words_of_glue_in_the_order_of_the_classes():
+    words = {task: list(BUILT_IN[task].label_words.items()) for task in ("SST-2", "MRPC", "RTE")}
+    assert words["SST-2"] == [("0", "terrible"), ("1", "great")] and words["MRPC"] == [("0", "No"), ("1", "Yes")]
+    assert words["RTE"] == [("not_entailment", "No"), ("entailment", "Yes")]
+
+
 def test_targets():
     assert BUILT_IN["MNLI"].target("neutral", "t.tsv:1") == 2
     assert BUILT_IN["STS-B"].target("3.8", "t.tsv:1") == 3.8
