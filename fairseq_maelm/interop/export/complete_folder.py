@@ -114,7 +114,7 @@ def _public_options(config: Any) -> dict[str, dict[str, Any]]:
     """Return the options of the task and the model, and those of other sections that a model card shows."""
     found: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
     chosen = {
-        section: {name: found[section][name] for name in options.split() if name in (found.get(section) or {})}
+        section: {name: found[section][name] for name in options.split() if name in found.get(section, {})}
         for section, options in HYPER_PARAMETERS.items()
     }
     task = {name: "." if isinstance(value, str) and os.sep in value else value for name, value in found["task"].items()}

@@ -122,25 +122,22 @@ def training_section(source: LoadedCheckpoint) -> str:
 
 
 def _summary(source: LoadedCheckpoint) -> str:
-    config, model = source.options, source.model
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    relative = "no relative positions"
+    config, model, view = source.options, source.model, source.checkpoint.view
+    positions = f"{config.max_positions} positions"
     if config.positions == "rotary":
-        relative = f"ModernBERT's layers, rotary positions of base {config.rotary_base:,}"
+        positions += f", rotary of base {config.rotary_base:,}"
     elif str(config.relative_buckets) != "none":
-        relative = f"{config.relative_num_buckets} {config.relative_buckets} buckets of relative positions up to "
-        relative += f"distance {config.relative_max_distance}"
-    about = f"fine-tuned on the task `{source.checkpoint.task_name}`"
+        positions += f", {config.relative_num_buckets} {config.relative_buckets} buckets of relative positions up to "
+        positions += f"distance {config.relative_max_distance}"
+    about = f"fine-tuned on the task `{source.checkpoint.task_name}`" if source.checkpoint.heads else "without a head"
     if model.lm_head is not None:
-        sees_masks = source.checkpoint.view.asks_with_masks
-        about = f"whose encoder {'sees' if sees_masks else 'never sees'} [MASK] in pretraining"
-        about += "" if sees_masks else " (MAE-LM)"
-    elif not source.checkpoint.heads:
-        about = "without a head"
+        sees = "sees [MASK]" if view.asks_with_masks else "never sees [MASK]"
+        about = f"whose encoder {sees} in pretraining{'' if view.asks_with_masks else ' (MAE-LM)'}"
     return (
         f"A text encoder for fairseq and fairseq_maelm, {about}: {config.encoder_layers} layers of width "
-        f"{config.encoder_embed_dim} with {config.encoder_attention_heads} heads, {relative}, {config.max_positions} "
-        f"positions, {len(source.dictionary):,} symbols; {parameters:,} parameters in the checkpoint."
+        f"{config.encoder_embed_dim} with {config.encoder_attention_heads} heads, {positions}, "
+        f"{len(source.dictionary):,} symbols; {sum(each.numel() for each in model.parameters()):,} parameters in the "
+        "checkpoint."
     )
 
 

@@ -1,4 +1,4 @@
-"""Conversion of imported models to checkpoints in the form that fairseq's trainer writes."""
+"""Imported models as checkpoints before their first update, and their options as words for fairseq-train."""
 
 from pathlib import Path
 from typing import Any
@@ -48,45 +48,27 @@ def task_options(options: dict[str, Any]) -> list[str]:
 
 def converted(source: Source, dictionary: Any, folder: Path) -> LoadedCheckpoint:
     """Return a source as a checkpoint of the folder that it will be written to; ``dictionary`` has <mask>."""
-    model, order = source.options, source.vocabulary.order
-    weights = dict(source.weights)
+    weights, order = dict(source.weights), source.vocabulary.order
     if order != list(range(len(order))):
         for name in ("encoder.embed_tokens.weight", "lm_head.bias"):
             if name in weights:
                 weights[name] = weights[name][torch.tensor(order)]
     # Without copying, every slice would hold the whole storage.
     weights = {name: weight.detach().clone() for name, weight in weights.items()}
-    state = untrained_state(fairseq_options(model)[1], model, source.task_options)
-    config = OmegaConf.create(state.pop("cfg"))
+    config = _configuration(source)
     weights[SETTINGS] = pack_settings(model_settings(config.model, dictionary))
-    checkpoint = Checkpoint(folder / CHECKPOINT_FILE, config, weights, state)
+    checkpoint = Checkpoint(folder / CHECKPOINT_FILE, config, weights, state={})
     return LoadedCheckpoint(checkpoint, build_model(checkpoint, dictionary), dictionary, folder)
 
 
-def untrained_state(arch: str, model_options: dict[str, Any], task_options: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint of the task maelm as fairseq's trainer writes it before its first update, without weights.
-
-    Args:
-        arch: name of the size, which gives options that ``model_options`` lack.
-        model_options: options of the model ``maelm``, name -> value.
-        task_options: options of the task ``maelm``, name -> value.
-    """
-    tokens = model_options.get("max_positions", MaelmModelConfig.max_positions)
+def _configuration(source: Source) -> Any:
+    """Return the sections "task" and "model" as fairseq's trainer completes them."""
+    tokens = source.options.get("max_positions", MaelmModelConfig.max_positions)
     # The data folder is given when the checkpoint is loaded.
-    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **task_options)
-    model = MaelmModelConfig(_name=arch, **model_options)
-    configuration = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))
-    with open_dict(configuration):
-        complete_config(configuration.model)
-        configuration.criterion = {"_name": "maelm"}
-    return {
-        "args": None,
-        "cfg": OmegaConf.to_container(configuration, resolve=True, enum_to_str=True),
-        "criterion": {},
-        # Optimizer, schedule and data start from the beginning.
-        "optimizer_history": [
-            {"criterion_name": "MaelmCriterion", "optimizer_name": "none", "lr_scheduler_state": {}, "num_updates": 0}
-        ],
-        "task_state": {},
-        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True}},
-    }
+    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **source.task_options)
+    model = MaelmModelConfig(_name=fairseq_options(source.options)[1], **source.options)
+    config = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))
+    with open_dict(config):
+        complete_config(config.model)
+    whole: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    return OmegaConf.create({section: whole[section] for section in ("task", "model")})
