@@ -1,12 +1,15 @@
 """Exported folders compute the same as their checkpoints, or the export is refused."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from support import usage_error
 
 from fairseq_maelm import MaelmModel, cli
@@ -232,6 +235,39 @@ def test_the_encoder_of_mae_lm_is_exported_without_a_prediction_head(
     assert "pooler.dense.weight" in names and not any(name.startswith(("lm_head", "decoder")) for name in names)
 
 
+def test_the_lm_head_goes_along_on_demand_and_is_measured(data: Path, tmp_path: Path) -> None:
+    """The stock class predicts by the encoder and the head; a head that knows nothing has the loss of guessing."""
+    own = tmp_path / "data"
+    own.mkdir()
+    for name in ("dict.txt", "sentencepiece.bpe.model"):
+        (own / name).write_bytes((data / name).read_bytes())
+    builder = MMapIndexedDatasetBuilder(str(own / "valid.bin"), dtype=np.uint16)
+    for number in range(40):
+        builder.add_item(torch.tensor([*range(10 + number, 25 + number), 2]))
+    builder.finalize(str(own / "valid.idx"))
+    write_checkpoint(tmp_path / "checkpoint.pt", own, **STOCK["roberta"], decoder_attention="cross")
+    state = torch.load(tmp_path / "checkpoint.pt")
+
+    def measured(name: str) -> tuple[Export, list[float]]:
+        settings = ExportSettings("roberta", with_mlm_head=True)
+        done = export(tmp_path / "checkpoint.pt", own, tmp_path / name, settings)
+        line = re.search(
+            r"head without the decoder: (.+) bits .* input, (.+) through .*; \d+ held-out", done.remarks[0]
+        )
+        assert line is not None and done.remarks[0] in (done.folder / "README.md").read_text()
+        return done, [float(number) for number in line.groups()]
+
+    done, losses = measured("trained")
+    assert done.target is not None and done.target.class_name == "RobertaForMaskedLM"
+    assert [each.what for each in done.agreements] == ["hidden states", "masked-lm scores"]
+    guessing = math.log2(len(load_with_model(tmp_path / "checkpoint.pt", own).dictionary))
+    assert losses[0] != losses[1] and min(losses) > guessing
+    for name in ("layer_norm.weight", "layer_norm.bias", "bias"):
+        state["model"][f"lm_head.{name}"].zero_()
+    torch.save(state, tmp_path / "checkpoint.pt")
+    assert measured("blank")[1] == pytest.approx([guessing] * 2, abs=0.006)
+
+
 # Verification, and files after a failure
 
 
@@ -301,26 +337,6 @@ def test_card_has_the_facts_and_a_use_that_works(data: Path, tmp_path: Path) -> 
     variables: dict[str, Any] = {}
     exec(code.replace(", trust_remote_code=True", ""), variables)
     assert isinstance(variables["word"], str)
-
-
-# Through transformers and back
-
-
-def test_saving_by_transformers_changes_no_bit(data: Path, tmp_path: Path) -> None:
-    done = exported(tmp_path, data, "maelm", **MLM, **MPNET_BUCKETS)
-    tokenizer, model = opened(done)
-    model.save_pretrained(tmp_path / "again")
-    tokenizer.save_pretrained(tmp_path / "again")
-    saved = {path.name for path in (tmp_path / "again").iterdir()}
-    assert {"modeling_maelm.py", "layers_maelm.py", "configuration_maelm.py"} <= saved
-    again = CLASSES["masked-lm"].from_pretrained(tmp_path / "again").eval()
-    before, after = model.state_dict(), again.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")(TEXTS, return_tensors="pt", padding=True)
-    assert torch.equal(batch.input_ids, tokenizer(TEXTS, return_tensors="pt", padding=True).input_ids)
-    with torch.no_grad():
-        assert torch.equal(model(**batch).logits, again(**batch).logits)
 
 
 # The command

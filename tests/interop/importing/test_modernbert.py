@@ -28,6 +28,11 @@ def copied(modernbert: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(modernbert, tmp_path / "source"))
 
 
+def every(period: int) -> dict[str, Any]:
+    """Return the period of global layers, which version 4 of transformers reads instead of the list of layers."""
+    return {"global_attn_every_n_layers": period}
+
+
 OLD_NAMES = {"layer_types": None, "rope_parameters": None, "global_attn_every_n_layers": 3}
 # Changes of the configuration -> rotary bases, window, period of global layers.
 CASES: dict[str, tuple[dict[str, Any], list[Any]]] = {
@@ -37,17 +42,20 @@ CASES: dict[str, tuple[dict[str, Any], list[Any]]] = {
         [160_000, 10_000, WINDOW, 3],
     ),
     "defaults of version 4": (OLD_NAMES, [160_000, 10_000, WINDOW, 3]),
-    "Ettin": ({"rope_parameters": sources.rope(**dict.fromkeys(BASES, 160_000.0))}, [160_000, 160_000, WINDOW, 3]),
+    "Ettin": (
+        {"rope_parameters": sources.rope(**dict.fromkeys(BASES, 160_000.0)), "local_rope_theta": 160_000.0},
+        [160_000, 160_000, WINDOW, 3],
+    ),
     "every second layer": (
-        {"layer_types": ["full_attention", "sliding_attention"] * 2 + ["full_attention"]},
+        {"layer_types": ["full_attention", "sliding_attention"] * 2 + ["full_attention"], **every(2)},
         [160_000, 10_000, WINDOW, 2],
     ),
     "one global layer": (
-        {"layer_types": ["full_attention"] + ["sliding_attention"] * 4},
+        {"layer_types": ["full_attention"] + ["sliding_attention"] * 4, **every(5)},
         [160_000, 10_000, WINDOW, 5],
     ),
     "wide window": ({"local_attention": 200}, [160_000, 10_000, 0, 3]),
-    "all global": ({"layer_types": ["full_attention"] * 5}, [160_000, 160_000, 0, 3]),
+    "all global": ({"layer_types": ["full_attention"] * 5, **every(1)}, [160_000, 160_000, 0, 3]),
 }
 
 
