@@ -32,7 +32,7 @@ def calls(folder: Path) -> int:
     return len(path.read_text()) if path.exists() else 0
 
 
-def wait_until(condition: Any, seconds: float = 60) -> None:
+def wait_until(condition: Any, seconds: float = 240) -> None:
     """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():

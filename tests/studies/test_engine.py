@@ -97,7 +97,7 @@ def test_a_study_that_is_stopped_stops_its_programs_and_their_children(sent: int
     script.write_text(STUDY, encoding="utf-8")
     study = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stderr=subprocess.PIPE, text=True)
     children = [tmp_path / name for name in ("a", "b")]
-    wait_until(lambda: all(child.exists() and child.read_text().endswith(" ") for child in children), 240)
+    wait_until(lambda: all(child.exists() and child.read_text().endswith(" ") for child in children))
     study.send_signal(sent)
     assert "interrupted; the same command continues" in study.communicate(timeout=120)[1]
     assert study.returncode == 130

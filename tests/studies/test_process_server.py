@@ -4,12 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import pytest
 from end_to_end.small import training
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, losses, toy_data
 
@@ -46,18 +43,6 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-@pytest.fixture
-def endless(toy_data: Path, tmp_path: Path) -> Iterator[BaseProcess]:
-    """Start a training without an end, and wait until it trains."""
-    words = words_of(toy_data, tmp_path / "endless", "--max-epoch", 10**6)
-    process = process_server.start(words, command_environment(), tmp_path / "log", tmp_path)
-    log = tmp_path / "log"
-    wait_until(lambda: log.exists() and "train_inner" in log.read_text())
-    yield process
-    process_server.send_signal(process, signal.SIGKILL)
-    process.join()
-
-
 def test_results_are_those_of_a_usual_start(toy_data: Path, tmp_path: Path) -> None:
     words = words_of(toy_data, tmp_path / "usual", "--max-update", 3)
     usual = subprocess.run(
@@ -77,11 +62,13 @@ def test_status_and_errors_are_its_own(tmp_path: Path) -> None:
     assert outcome([sys.executable, "-c", "raise SystemExit('the reason')"], tmp_path) == (1, "the reason\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_it(endless: BaseProcess, number: int) -> None:
-    process_server.send_signal(endless, number)
-    endless.join(60)
-    assert endless.exitcode == (1 if number == signal.SIGINT else -number)
+def test_a_signal_reaches_it(toy_data: Path, tmp_path: Path) -> None:
+    words, log = words_of(toy_data, tmp_path / "endless", "--max-epoch", 10**6), tmp_path / "log"
+    process = process_server.start(words, command_environment(), log, tmp_path)
+    wait_until(lambda: log.exists() and "train_inner" in log.read_text())
+    process_server.send_signal(process, signal.SIGTERM)
+    process.join(60)
+    assert process.exitcode == -signal.SIGTERM
 
 
 def test_it_ends_with_the_program_that_started_it(toy_data: Path, tmp_path: Path) -> None:
