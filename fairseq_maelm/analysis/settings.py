@@ -139,7 +139,7 @@ class ProbeSettings:
         10_000, help="maximum number of training examples of a task to fit probes to", minimum=2, group=_MEASURED
     )
     train_words: int = option(
-        25_000, help="maximum number of the treebank's words to fit the probe to", minimum=2, group=_MEASURED
+        25_000, help="maximum number of treebank words for fitting the probe", minimum=2, group=_MEASURED
     )
     stretches: int = option(
         1_000, help=f"maximum number of passages of {PASSAGE} words from the text", minimum=2, group=_MEASURED

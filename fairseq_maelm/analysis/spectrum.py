@@ -1,4 +1,4 @@
-"""Singular values, effective rank and subspaces of millions of rows in constant memory.
+"""Singular values, effective rank and subspaces for millions of rows in constant memory.
 
 The singular values of X <float>[n, D] are the square roots of the eigenvalues of its Gram matrix X^T X <float>[D, D].
 The Gram matrix is a sum over rows, so batches can be added one by one.
@@ -40,7 +40,7 @@ class GramAccumulator:
         self.rows += len(rows)
 
     def merged(self, other: "GramAccumulator") -> "GramAccumulator":
-        """Return an accumulator of the rows of both."""
+        """Return an accumulator over both sets of rows."""
         result = GramAccumulator(len(self.sums), self.sums.device, self.product_type == torch.float64)
         result.rows = self.rows + other.rows
         result.squares = self.squares + other.squares

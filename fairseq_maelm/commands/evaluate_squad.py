@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions: Mapping[str, str]) -> float:
-    """Return the threshold of the odds of no answer, and check that it fits the odds and the predictions.
+    """Return the no-answer threshold, after checking that it fits the odds and the predictions.
 
     Odds are logits if a value is outside of [0, 1] or if the file has the name ``_NULL_ODDS``.
     """

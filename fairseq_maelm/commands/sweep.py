@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "random weights in the first checkpoint's size, NAME=random:OTHER in that of the checkpoint named OTHER",
     )  # fmt: skip
     add_output(parser, "folder of the sweep")
-    parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="number of runs of each setting")
+    parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="runs per setting")
     parser.add_argument(
         "--only", nargs="+", type=_choice, action="extend", default=[], metavar="NAME=VALUE",
         help="part of the grid to run, such as: lr=2e-5 epochs=3,5",

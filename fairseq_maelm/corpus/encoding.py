@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkText(NamedTuple):
-    """The decoded content of a chunk of P paragraphs."""
+    """A chunk's decoded content, P paragraphs."""
 
     paragraphs: list[str]
     documents: NDArray[np.int64]  # [P] number of each paragraph's document
@@ -107,7 +107,7 @@ class EncodingJob:
     encoder: TextEncoder
 
     def encode(self, task: tuple[int, Chunk]) -> int:
-        """Encode one numbered chunk into its part file and return the number of bytes of text encoded.
+        """Encode one numbered chunk into its part file and return how many bytes of text it had.
 
         The part holds ``ids<t>``, ``lengths<t>`` and ``counts<t>`` for every target t that occurs. A document's first
         item is a lone </s>, the blank line in front of it.

@@ -158,7 +158,7 @@ def _choose(columns: Columns, first: Any, texts: int | None, place: str, label_o
 
 
 def _find_column(column: str | None, header: Sequence[str], place: str) -> int | None:
-    """Return the number of a column; None for one that the header lacks."""
+    """Return a column's index; None for one that the header lacks."""
     if column is None:
         return None
     places = [number for number, name in enumerate(header) if name.strip() == column]

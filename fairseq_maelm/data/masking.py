@@ -96,7 +96,7 @@ class MaskingScheme:
 
 
 class MaskDraw(NamedTuple):
-    """The drawn masks of a batch of full sequences."""
+    """The masks drawn for a batch of full sequences."""
 
     predicted: np.ndarray  # <bool>[B, T] True at positions to predict
     masked: np.ndarray  # <bool>[B, T] True at predicted tokens that are neither left in place nor replaced

@@ -15,7 +15,7 @@ from fairseq_maelm.fairseq_fixes.private import WatchedBatches
 
 
 class RateOfUpdates(NamedTuple):
-    """The masking rate of each batch of an epoch."""
+    """The masking rate for each batch in an epoch."""
 
     start: float  # rate at the first update of the run
     end: float  # rate after the last update

@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def label_index(self) -> int:
-        """The number of the label's column."""
+        """The label column's index."""
         return CONLLU_COLUMNS.index(self.column) if self.form == "conllu" else int(self.column)
 
 
@@ -84,7 +84,7 @@ class Sentence(NamedTuple):
 
 
 class LabeledFile(NamedTuple):
-    """The content of a file of labeled words."""
+    """The content of a labeled file."""
 
     path: Path
     layout: Layout

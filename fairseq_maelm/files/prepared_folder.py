@@ -172,7 +172,7 @@ def _check_outputs(folder: Path, manifest: Mapping[str, Any], most: float = _QUI
 
 
 def verify_outputs(folder: Path) -> None:
-    """Compare the checksums of all files of a prepared folder with its manifest; raise a CorpusError if any differ."""
+    """Compare a prepared folder's file checksums with its manifest; raise a CorpusError if any differ."""
     manifest = read_json(folder / MANIFEST_FILE)
     _check_outputs(folder, manifest, math.inf)
     logger.info("%s: all %d files have the checksums of the manifest", folder, len(manifest["outputs"]))

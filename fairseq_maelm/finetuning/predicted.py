@@ -23,7 +23,7 @@ class Predicted(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """The metrics of a task of texts."""
+    """A text task's metrics."""
 
     names: Sequence[str]
     positive: int | None  # class, for F1

@@ -50,7 +50,7 @@ class OutputPositions(NamedTuple):
 
 
 def first_positions(tokens: Tensor) -> OutputPositions:
-    """Return the first position of each sequence of tokens <int64>[B, S]."""
+    """Return each sequence's first position, given tokens <int64>[B, S]."""
     rows = torch.arange(len(tokens), device=tokens.device)
     return OutputPositions(rows * tokens.shape[1], rows, 1)
 

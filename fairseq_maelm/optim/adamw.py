@@ -165,7 +165,7 @@ def multiply(tensors: list[Tensor], factor: float | Tensor) -> None:
 
 
 def norm_of_all(tensors: list[Tensor]) -> Tensor:
-    """Return the Euclidean norm <float32>[] of all elements of one or more tensors, on the first one's device.
+    """Return the Euclidean norm <float32>[] over one or more tensors, on the first one's device.
 
     Squares are summed in single precision: in half precision a norm of 256 would overflow.
     """

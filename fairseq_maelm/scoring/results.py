@@ -112,7 +112,7 @@ def _accuracy(
 
 
 def paired_interval(difference: NDArray[np.float64]) -> list[float]:
-    """Return the 95 % interval of the mean of differences <float>[pairs], by a bootstrap over the pairs.
+    """Return the 95 % interval for the mean difference, given differences <float>[pairs], by a bootstrap over pairs.
 
     Differences have few distinct values, so the counts of these values are drawn from a multinomial distribution. This
     equals drawing pair by pair, and its time does not depend on the number of pairs.

@@ -1,4 +1,4 @@
-"""Scores of the sentences of files, written block by block, so that an interruption loses one block at most."""
+"""Score the sentences in files, block by block, so that an interruption loses one block at most."""
 
 import logging
 import os

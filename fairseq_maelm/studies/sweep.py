@@ -211,7 +211,7 @@ class Sweep:
         return best_validation(log, recipe.metric, recipe.metrics, recipe.subsets)
 
     def tidy(self, places: Places) -> None:
-        """Delete the checkpoints that are not to be kept of the runs of a task and a model."""
+        """Delete those checkpoints that a task and a model need no longer keep."""
         tidy(self.args.output, self.args.keep_checkpoints, places["task"], places["row"])
 
 

@@ -41,7 +41,7 @@ def encodable(text: str) -> str:
 
 
 def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
-    """Return the begin and end of each piece of a text, <int32>[T] each.
+    """Return where each piece begins and ends in the text, <int32>[T] each.
 
     They are computed from the normalizer's origin of each normalized character, of which pieces are runs.
     sentencepiece's own spans include white space and removed characters in front of a word, give a character that
@@ -70,7 +70,7 @@ def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
 
 
 def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
-    """Return the begin and end of each token of the library tokenizers, <int32>[T] each, without white space.
+    """Return where each token (library tokenizers) begins and ends, <int32>[T] each, without white space.
 
     Where several characters became one, such as a letter and its accent, the library's offsets cover the first alone:
     following characters that belong to no token are added to the token.

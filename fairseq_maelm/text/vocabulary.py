@@ -147,7 +147,7 @@ class TextEncoder(Protocol):
 
     @property
     def dtype(self) -> type[np.uint16] | type[np.uint32]:
-        """The integer type in which fairseq-preprocess stores tokens of a dictionary of this size."""
+        """The integer type that fairseq-preprocess uses for a dictionary of this size."""
         return np.uint16 if self.dictionary_size < 65_500 else np.uint32
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:

@@ -68,7 +68,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Similarity(Task):
-    """Rank correlation between the cosines of pairs of texts and their scores, without training.
+    """Rank correlation between text pairs' cosines and scores, without training.
 
     With ``together`` the parts are one set, as in a year of STS: the correlation is measured over all parts together,
     and as the mean over the parts. Otherwise each part is a set. Whitening is fitted to all texts of the task.
@@ -222,7 +222,7 @@ class Repetition(NamedTuple):
 
 @dataclass(frozen=True)
 class RepeatedWords(Task):
-    """Prediction of one of a word's occurrences, which is masked, with and without the other occurrences.
+    """Prediction of a masked word with and without its other occurrences in the text.
 
     A word is matched if the LM head predicts all of its tokens. Models without an LM head have no rows.
     """

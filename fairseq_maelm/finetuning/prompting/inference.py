@@ -99,7 +99,7 @@ def score(
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
-    """Predict a label and its probability, or a value, for each row of a table of sentences."""
+    """Predict a label and its probability, or a value, for each row in a sentence table."""
     if args.input.is_dir():
         raise UsageError(f"{args.input} is a folder: a prompt needs a table of texts")
     try:

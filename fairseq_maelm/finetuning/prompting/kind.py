@@ -9,7 +9,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompts: pretrained checkpoints, and those fine-tuned with a prompt")
     group.add_argument(
         "--prompt", metavar="PROMPT",
-        help="prompt: the name of a task of GLUE, such as SST-2, or a .yaml or .json file (default: the checkpoint's "
+        help="prompt: a GLUE task, such as SST-2, or a .yaml or .json file (default: the checkpoint's "
         "prompt, if any)",
     )  # fmt: skip
     group.add_argument(

@@ -66,7 +66,7 @@ class Prompt:
 
     @property
     def sentences(self) -> int:
-        """The number of sentences of an example."""
+        """The number of sentences per example."""
         return sentences_of(self.parts)
 
     @property

@@ -25,7 +25,7 @@ def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
 
 
 class SentencesDataset(BatchDataset):
-    """A split of a folder of sentences.
+    """A split from a prepared sentence folder.
 
     Args:
         folder: a folder with the layout of ``fairseq_maelm.finetuning.sentences.prepare``.

@@ -246,7 +246,7 @@ def _selected(rows: Iterator[Row], pairs: set[tuple[str, ...]], held_out: bool) 
 
 
 def _read_dev_pairs(folder: Path) -> set[tuple[str, ...]]:
-    """Read GLUE's list of the pairs of sentence numbers in MRPC's dev set."""
+    """Read GLUE's list of MRPC's dev set, as pairs of sentence ids."""
     path = next((folder / name for name in DEV_IDS_FILES if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(

@@ -86,7 +86,7 @@ def answer_questions(
 def score_windows(
     hub: MaelmHubInterface, dataset: SquadDataset, kept: int, batch_size: int = 32, progress: bool = False
 ) -> NDArray[np.void]:
-    """Find the K = ``kept`` best answers <WINDOW_DTYPE>[W, K] of all windows of a dataset that is not for training."""
+    """Find each window's K = ``kept`` best answers, <WINDOW_DTYPE>[W, K], in a dataset for evaluation."""
 
     def forward(batch: dict[str, Any]) -> NDArray[np.void]:
         logits, _ = hub.model(**batch["net_input"], classification_head_name=SPAN_HEAD)

@@ -35,7 +35,7 @@ def normalize_answer(text: str) -> str:
 
 
 def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> float:
-    """Return the F1 of the words of two normalized texts, in [0, 1]; in version 2.0 two empty texts match."""
+    """Return word F1 between two normalized texts, in [0, 1]; in version 2.0 two empty texts match."""
     gold_words, predicted_words = gold.split(), predicted.split()
     if not gold_words or not predicted_words:
         return float(empty_matches_empty and gold_words == predicted_words)

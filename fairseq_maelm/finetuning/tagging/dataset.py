@@ -1,4 +1,4 @@
-"""Batches of windows of labeled sentences, which may be longer than the model's positions."""
+"""Batches of windows over labeled sentences, which may exceed the model's positions."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -25,7 +25,7 @@ class Entity(NamedTuple):
 
 
 class SchemeError(ValueError):
-    """A label that its scheme does not allow there; ``word`` is the number of its word in the sentence, from 0."""
+    """A label that its scheme does not allow there; ``word`` is its word's index in the sentence."""
 
     def __init__(self, word: int, message: str) -> None:
         super().__init__(message)
@@ -122,7 +122,7 @@ def detect(sentences: Sequence[Sequence[str]]) -> str:
 
 
 def all_labels(kinds: Iterable[str], scheme: str) -> list[str]:
-    """Return O and, sorted, all labels of entities of the given types in a scheme."""
+    """Return O and, sorted, a scheme's labels for these entity types."""
     return [OUTSIDE, *sorted(f"{prefix}-{kind}" for kind in set(kinds) for prefix in PREFIXES[scheme])]
 
 

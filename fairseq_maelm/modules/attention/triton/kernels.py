@@ -50,7 +50,7 @@ def store_words(start, stride, inside, first, second, third):
 
 @triton.jit
 def count_tokens(lengths, batch, length):
-    """Return the number of tokens of a sequence; without lengths there is no padding."""
+    """Return a sequence's number of tokens; without lengths there is no padding."""
     count = length
     if lengths is not None:
         count = tl.load(lengths + batch).to(tl.int32)

@@ -194,7 +194,7 @@ def backward(
 
 
 def _bias_gradient(prepared: Prepared, log_sums: Tensor, output_gradient: Tensor, deltas: Tensor) -> Tensor:
-    """Compute the gradient of the bias of each distance: <float32>[H, 2 P - 1]."""
+    """Compute the bias gradient for each distance, <float32>[H, 2P - 1]."""
     inverse, hidden, words, extents = prepared.by_position
     assert inverse is not None and extents is not None
     batch, heads, length, _ = prepared.query.shape
