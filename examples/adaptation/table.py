@@ -15,6 +15,8 @@ from fairseq_maelm.studies.engine import is_finished
 from fairseq_maelm.studies.folder import FINISHED, outcomes_of, read_settings
 from fairseq_maelm.studies.tables import markdown_table
 
+# In the order of the table's columns; the last one is compared with the others.
+ROWS = ("before", "control", "dropped", "half", "after")
 # The name of a metric in tables -> in what was measured.
 METRICS = {"macro F1": "macro F1", "entity F1": "f1"}
 
@@ -69,7 +71,7 @@ def write(folder: Path) -> str:
     """Write the scores that are there into results.csv and their medians into table.md; return the table."""
     settings = read_settings(folder)
     metrics = {task: fields["metric"] for task, fields in settings["tasks"].items()}
-    models = [model for model in ("before", "control", "after") if model in settings["rows"]]
+    models = [model for model in ROWS if model in settings["rows"]]
     tests = [each for each in outcomes_of(folder, "test") if each.state == FINISHED]
     scores = [
         (

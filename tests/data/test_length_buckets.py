@@ -23,23 +23,6 @@ def test_buckets_keep_their_promises(sizes, enough, widest):
         assert held < enough, "a bucket that held enough took in another length"
 
 
-def test_full_blocks_have_a_bucket_of_their_own():
-    sizes = np.array([512] * 300 + [511] * 300 + [510] * 100 + [509] * 100 + [508] * 100 + [400])
-    buckets = length_buckets(sizes)
-    assert len(set(buckets[[512, 511, 510, 400]].tolist())) == 4
-    assert buckets[510] == buckets[509] == buckets[508]
-
-
-@settings(max_examples=100)
-@given(some_sizes, st.integers(0, 2**32))
-def test_order_holds_every_sequence_once_and_is_a_function_of_the_draws(sizes, seed):
-    draws = np.random.default_rng(seed).random(len(sizes))
-    order = order_by_length(sizes, draws)
-    assert sorted(order.tolist()) == list(range(len(sizes)))
-    assert (np.diff(length_buckets(sizes)[sizes[order]].astype(int)) >= 0).all()
-    assert order.tolist() == order_by_length(sizes, draws).tolist()
-
-
 def test_equal_lengths_are_in_the_order_of_their_draws():
     sizes, draws = np.array([5, 9, 5, 9, 5, 9]), np.array([0.9, 0.3, 0.1, 0.8, 0.5, 0.2])
     assert order_by_length(sizes, draws).tolist() == [2, 4, 0, 5, 1, 3]
@@ -58,10 +41,3 @@ def test_padding_share_by_hand():
     sizes = np.array([4, 2, 3, 3])
     assert padding_share([np.array([0, 1]), np.array([2, 3])], sizes) == 1 - 12 / 14
     assert padding_share([np.array([2, 3])], sizes) == 0.0
-
-
-def test_padding_of_documents_is_small():
-    """Padding for typical lengths of documents in batches of a base model."""
-    sizes = np.minimum(np.random.default_rng(0).geometric(1 / 400, 20_000) + 1, 512)
-    order = order_by_length(sizes, np.random.default_rng(1).random(len(sizes)))
-    assert padding_share(np.split(order, range(32, len(order), 32)), sizes) < 0.02
