@@ -152,8 +152,7 @@ def pair_gradient_kernel(
     blocks = row_blocks * tl.cdiv(max_positions, COLUMNS)
     part, head = tl.program_id(0) // blocks // heads, tl.program_id(0) // blocks % heads
     parts = tl.num_programs(0) // blocks // heads
-    first_row = tl.program_id(0) % row_blocks * ROWS
-    first_column = tl.program_id(0) % blocks // row_blocks * COLUMNS
+    first_row, first_column = tl.program_id(0) % row_blocks * ROWS, tl.program_id(0) % blocks // row_blocks * COLUMNS
     rows, columns = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS)
     distances = tl.maximum(tl.minimum(columns[None, :] - rows[:, None], max_positions), -max_positions)
     bias = tl.load(table + head * (4 * max_positions + 1) + 2 * max_positions + distances)
