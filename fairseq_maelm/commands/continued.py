@@ -60,7 +60,7 @@ def continue_from(
         tokens = sum(int(read_index(str(folder / "train"))[0].sum()) for folder in data)
         batch = int(recipe["batch-sequences"]) * length
         options["max-update"] = max(_VALIDATIONS, round(float(recipe["passes"]) * tokens / batch))
-    interval = max(1, options["max-update"] // _VALIDATIONS)
+    interval = options.get("validate-interval-updates", max(1, options["max-update"] // _VALIDATIONS))
     return {**recipe, "options": {"validate-interval-updates": interval, "save-interval-updates": interval, **options}}
 
 

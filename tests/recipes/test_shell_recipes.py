@@ -90,9 +90,14 @@ def test_adaptation(programs: Path, tmp_path: Path) -> None:
     assert {name for name in expected if found[name] != expected[name]} == {"decoder_layers", "decoder_attention"}
 
     # General text, and settings that go before those of the checkpoint.
-    changes = {"general_ratio": 0.1, "encoder_mask_fraction": 0.5, "valid_subset": "general,valid"}
+    changes = {"general_ratio": 0.1, "encoder_mask_fraction": 0.5, "validate_interval_updates": 7}
     command = [*words, "--gpus", 0, "--set", *(f"{name}={value}" for name, value in changes.items())]
-    expected = {**changes, "general_data": str(tmp_path / "data"), "general_loss_bound": 0.1, "masked_input": "dropped"}
+    expected = {
+        **changes,
+        "general_data": str(tmp_path / "data"),
+        "general_loss_bound": 0.1,
+        "save_interval_updates": 7,
+    }
     assert expected.items() <= dry_run([*command, "--general-data", tmp_path / "data"]).items()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "dict.txt").write_text("a 1\n")
