@@ -67,15 +67,15 @@ class Plan:
     def slices(self) -> dict[str, Slice]:
         """Return them in the order in which they matter."""
         tests = [*map(str, TESTS), *(["-k", "equals_plain and ragged"] if self.toy else [])]
+        toy_attention = ["--device", "cpu", "--tiny"] if self.toy else []
         code = ["--authors-code", str(self.options.authors_code)]
         compiled = "maelm,maelm+compile,mlm,mlm+compile,modern,modern+compile"
         return {
             "tests": Slice(8, [["-m", "pytest", "-m", "gpu", *tests]], passes="[1-9][0-9]* passed"),
-            "kernels": Slice(5, [self._attention("kernels", "--ways", "triton", "sdpa flash, no bias")]),
+            "kernels": Slice(5, [self._script("attention_gpu", *toy_attention, output="kernels")]),
             "step": Slice(8, [self._step("maelm,modern,roberta,mlm", minutes=5)]),
             "compile": Slice(8, [self._step(compiled, "--references", "maelm", minutes=4)]),
             "memory": Slice(6, [self._step("maelm,maelm+recompute,maelm+adam", "--references", "maelm", minutes=3)]),
-            "attention": Slice(8, [self._attention("attention", "--sweep")]),
             "fp16": Slice(6, [self._step("maelm,mlm,roberta", precision="fp32" if self.toy else "fp16", minutes=3)]),
             "modern": Slice(8, [self._modern("0.15")]),
             "modern40": Slice(8, [self._modern("0.4")]),
@@ -90,10 +90,6 @@ class Plan:
 
     def _script(self, name: str, *words: str, output: str) -> Words:
         return [str(HERE / f"{name}.py"), *words, "--output", str(self.output / f"{output}.json")]
-
-    def _attention(self, output: str, *words: str) -> Words:
-        toy = ["--device", "cpu", "--tiny"] if self.toy else []
-        return self._script("attention_gpu", *words, *toy, output=output)
 
     def _step(self, contenders: str, *words: str, precision: str = "bf16", minutes: int) -> Words:
         own = ["--contenders", contenders, "--data", str(self.data), "--masking", "0.15", "--precision", precision]
@@ -160,7 +156,7 @@ class Results:
         """Note how a slice ended, and collect all that is measured."""
         self.slices[name] = {"status": status, "seconds": round(seconds)}
         content: dict[str, Any] = {"slices": self.slices}
-        for part in ("step", "kernels", "attention", "evidence/results"):
+        for part in ("step", "kernels", "evidence/results"):
             path = self.output / f"{part}.json"
             if path.exists():
                 content[part.partition("/")[0]] = json.loads(path.read_text(encoding="utf-8"))

@@ -15,9 +15,7 @@ from typing import Any
 
 from fairseq_maelm.files.optional_imports import import_transformers
 
-SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-SPECIAL["mask_token"] = "[MASK]"
-KINDS = ("bert", "modernbert")
+SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
 
 
 def source(kind: str, text: Path, **changes: Any) -> tuple[Any, Any]:
@@ -45,11 +43,11 @@ def source(kind: str, text: Path, **changes: Any) -> tuple[Any, Any]:
 def main(words: list[str] | None = None, **changes: Any) -> None:
     """Write the folder; changes are those of the model's configuration."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", choices=["bert", "modernbert"])
     parser.add_argument("text", type=Path)
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args(words)
-    folder = arguments.folder
+    folder: Path = arguments.folder
     folder.mkdir(parents=True)
     shutil.copy(arguments.text, folder / "text.txt")
     for part in source(arguments.kind, arguments.text, **changes):

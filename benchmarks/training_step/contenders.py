@@ -93,8 +93,6 @@ CHANGES = {
     "recompute": ["--checkpoint-activations"],
     "adam": ["--optimizer", "adam"],
     "cross": ["--decoder-attention", "cross"],
-    "decoder1": ["--decoder-layers", "1"],
-    "decoder2": ["--decoder-layers", "2"],
     "local": ["--local-attention", "128", "--rotary-base", "160000", "--local-rotary-base", "10000"],
 }
 # Published ModernBERT reads so many tokens in two of three layers.
@@ -142,10 +140,7 @@ def window(name: str, settings: Settings) -> int | None:
 
 def decoder_layers(name: str, settings: Settings) -> int:
     """Return the contender's number, or else that of the settings."""
-    contender, changes = split_name(name)
-    for change in changes:
-        if change.startswith("decoder"):
-            return int(CHANGES[change][1])
+    contender, _ = split_name(name)
     return settings.decoder_layers if contender.decoder_layers is None else contender.decoder_layers
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from training_step.clocks import Stages
+from training_step.fairseq_data import PREPARED
 from training_step.settings import Settings
 
-PREPARED = 4  # batches that are made in advance
 _ENDLESS = 10**6
 
 

@@ -15,7 +15,7 @@ import pretraining
 import pytest
 
 SCRIPT = Path(gpu.__file__).with_suffix(".sh")
-ALWAYS = ["tests", "kernels", "step", "compile", "memory", "attention", "fp16", "modern", "modern40"]
+ALWAYS = ["tests", "kernels", "step", "compile", "memory", "fp16", "modern", "modern40"]
 # A python3 that runs gpu.py itself, and replaces all that it starts: writes its words down, says that a test
 # passed, and fails, or sleeps, for some of them.
 STAND_IN = """#!/usr/bin/env bash
