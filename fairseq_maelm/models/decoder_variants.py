@@ -41,7 +41,7 @@ class SelfCrossDecoder(MaelmDecoder):
                 hidden = hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         bias = AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
-        layers = [layer.cross_attn for layer in self.layers]
+        layers: list[Any] = [layer.cross_attn for layer in self.layers]
         return keys_and_values(layers, self.project(states), bias), bias
 
 

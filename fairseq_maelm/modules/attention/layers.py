@@ -122,7 +122,8 @@ class SelfAttention(MultiHeadAttention):
         if self.rotary_base is None and self.window is None:
             attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
         else:
-            attended = self._attend_heads(*self._split(qkv, bias), bias)
+            query, key, value = self._split(qkv, bias)
+            attended = self._attend_heads(query, key, value, bias)
         return self.out_proj(attended.flatten(2))
 
     def _split(self, packed: Tensor, bias: AttentionBias | None) -> tuple[Tensor, ...]:

@@ -66,7 +66,9 @@ def attend_local(
         return attend(query, key, value, short, dropout)
     blocks = _once(bias, ("blocks", window), partial(blocks_of, bias, window, len(query), length))
     if way is Way.WINDOWS:
-        return attend_windows(query, key, value, blocks.dense(key), size)
+        hidden = blocks.dense(key)
+        assert hidden is not None, "blocks hide keys outside of their window"
+        return attend_windows(query, key, value, hidden, size)
     parts = query_blocks(query, size), key_blocks(key, size), key_blocks(value, size)
     attended = attend(*parts, blocks, dropout).unflatten(0, (len(query), -1))
     return attended.transpose(1, 2).flatten(2, 3)[:, :, :length]
