@@ -218,16 +218,16 @@ def test_stated_cost_is_the_model_s(name: str) -> None:
     assert [float(match[1]) for match in stated if match] == pytest.approx(
         [days(name, 989e12), days(name, 312e12)], rel=0.03
     )
-    # The same in the README's table.
-    row = next(row for row in readme_rows() if row[0] == name.replace("_plus", "+").replace("_", ""))
+    # The same in the guide's table.
+    row = next(row for row in guide_rows("performance.md") if row[0] == name.replace("_plus", "+").replace("_", ""))
     assert row[1:3] == [f"{flops_of_a_token(name) / 1e9:.3f}", exaflop(name)]
     assert [float(cell) for cell in row[3:5]] == [float(match[1]) for match in stated if match]
     assert row[5] == exaflop(name, baseline=True)
 
 
-def readme_rows() -> list[list[str]]:
-    """Return the cells of all rows of the README's tables."""
-    lines = (PRETRAINING / "README.md").read_text(encoding="utf-8").splitlines()
+def guide_rows(page: str) -> list[list[str]]:
+    """Return the cells of all rows of a page's tables."""
+    lines = (PRETRAINING / page).read_text(encoding="utf-8").splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
 
@@ -291,10 +291,10 @@ def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
 def test_sequences_per_gpu_follow_the_smallest_gpu(
     cards: list[float], smallest: int, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The README's table says the same; --gpus counts what torch sees, which minds CUDA_VISIBLE_DEVICES."""
+    """The guide's table says the same; --gpus counts what torch sees, which minds CUDA_VISIBLE_DEVICES."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: types.SimpleNamespace(total_memory=cards[gpu]))
-    rows = {row[0].strip("`"): row for row in readme_rows() if row[0].startswith("`")}
+    rows = {row[0].strip("`"): row for row in guide_rows("performance.md") if row[0].startswith("`")}
     column = {40: 3, 80: 4, 141: 5}[smallest]
     for name in ("base", "base_plus_plus", "large_plus_plus", "modern_32m"):
         words = recipe_command(name, data, *([] if cards else ["--gpus", 8]))
