@@ -95,5 +95,5 @@ def test_no_registration_is_overlooked() -> None:
     for path in PACKAGE.rglob("*.py"):
         if names_called(ast.parse(path.read_text(encoding="utf-8"))) & REGISTERS:
             registering.add(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
-    assert len(registering) > 10
+    assert len(registering) > 8
     assert registering <= found, "these register something where nobody looks for it"
