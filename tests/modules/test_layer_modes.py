@@ -133,7 +133,8 @@ def arguments_of(attention: str, batch: int, length: int) -> tuple[list[Any], li
     bias = AttentionBias(of_distance, positions[:, :length], rotations=turns)
     if attention == "self":
         return [states, bias], [states, of_distance]
-    return [states, bias, None, memory, AttentionBias(rotations=memory_turns)], [states, of_distance, memory]
+    read = memory.unflatten(-1, (2, 8)).transpose(1, 2)
+    return [states, bias, None, (read, 2 * read), AttentionBias(rotations=memory_turns)], [states, of_distance, memory]
 
 
 def output_and_gradients(layer: Layer, attention: str) -> list[Tensor]:
