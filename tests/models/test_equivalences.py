@@ -8,7 +8,6 @@ from roberta import stock_roberta
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
-from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 LENGTHS = [13, 30, 7, 2]
@@ -29,29 +28,6 @@ def assert_same(first, second):
     for name in first[1]:
         difference = (first[1][name] - second[1][name]).norm() / second[1][name].norm().clamp_min(1e-6)
         assert difference < 2e-5, f"{name}: {difference:.1e}"
-
-
-@pytest.mark.parametrize("buckets", ["t5", "none"])
-def test_dropped_tokens_equal_hidden_keys(buckets):
-    """Dropping masked tokens = encoding all positions with the masked ones hidden as attention keys."""
-    model = model_of(relative_buckets=buckets).double()
-    sequences = random_sequences(LENGTHS)
-    net_input, _ = batch_of(sequences, MASKED)
-    dropped = model.encode(net_input["src_tokens"], net_input["layout"]).states
-    for row, (sequence, masked) in enumerate(zip(sequences, MASKED)):
-        encoder = model.encoder
-        tokens = torch.from_numpy(sequence)[None]
-        positions = torch.arange(len(sequence))[None]
-        hidden = torch.zeros(1, len(sequence), dtype=torch.bool)
-        hidden[0, masked] = True
-        states = encoder.layernorm_embedding(encoder.embed_tokens(tokens) + encoder.embed_positions(positions))
-        bias = AttentionBias(hidden=hidden)
-        if buckets != "none":
-            bias = AttentionBias(encoder.relative_attention_bias(), positions, hidden=hidden)
-        for layer in encoder.layers:
-            states = layer(states, bias)
-        visible = [i for i in range(len(sequence)) if i not in masked]
-        torch.testing.assert_close(dropped[row, : len(visible)], states[0, visible], rtol=1e-10, atol=1e-10)
 
 
 # In single precision the smallest gradients of cross-attention are rounding errors.

@@ -1,5 +1,6 @@
 """The loss computes at masked positions alone, and equals cross-entropy of the full computation's logits."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from support import batch_of, model_of, random_sequences
 from fairseq_maelm.criterions.maelm import MaelmCriterion
 from fairseq_maelm.data.masking_variants import EncoderView, output_rows
 from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.modules.attention import cross
 from fairseq_maelm.modules.output_positions import OutputPositions
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
@@ -207,3 +209,17 @@ def test_a_step_asks_the_device_for_nothing(family, shape, changes):
     assert sample_size == len(target)
     assert all(parameter.grad.shape == parameter.shape for parameter in model.parameters())
     assert all(isinstance(logged[name], int) for name in ("slots", "filled_slots", "ntokens", "sample_size"))
+
+
+def test_one_product_makes_the_keys_and_values_of_all_layers(monkeypatch):
+    model = model_of(decoder_attention="cross", decoder_layers=3)
+    net_input, target = batch(*DENSE)
+    shapes = []
+
+    def linear(states, weight, offset=None):
+        shapes.append(tuple(weight.shape))
+        return F.linear(states, weight, offset)
+
+    monkeypatch.setattr(cross, "F", SimpleNamespace(linear=linear))
+    model(**net_input, target=target)
+    assert shapes == [(3 * 2 * 32, 32)]
