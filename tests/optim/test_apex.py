@@ -38,6 +38,6 @@ def test_apex_is_fairseq_s_business(tmp_path: Path) -> None:
     for name, text in STAND_IN.items():
         (tmp_path / "apex" / name).write_text(text, encoding="utf-8")
     tests = Path(__file__).resolve().parents[1]
-    path = os.pathsep.join([str(tmp_path), str(tests), str(tests.parent)])
+    path = os.pathsep.join(map(str, [tmp_path, tests, tests.parent, tests.parent / "docs"]))
     run = subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
     assert run.returncode == 0, run.stderr.decode()

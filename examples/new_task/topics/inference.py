@@ -2,15 +2,16 @@
 
 import argparse
 
-from fairseq_maelm.finetuning.predicted import Predicted, hub_of, table_text
+from fairseq_maelm.finetuning.predicted import Predicted, table_text
 from fairseq_maelm.models.classification import score_texts
+from fairseq_maelm.models.hub import open_checkpoint
 
 from .task import HEAD, f1, read_examples
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
     """Write the topics and the text of each line; if some line has labels, the metric is F1."""
-    hub = hub_of(args)
+    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     labels = hub.task.labels
     texts, targets = read_examples(args.input, labels)
     found = (score_texts(hub, texts, HEAD, args.batch_size).sigmoid() >= args.least).numpy()
