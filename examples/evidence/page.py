@@ -2,7 +2,6 @@
 
 import base64
 import html
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,21 @@ _STYLE = (
     "td,th{border:1px solid #bbb;padding:.2em .6em;text-align:right}"
     "th{background:#eee}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
 )
-# Of the figure with all measures.
-_COLUMNS = 3
-# Measures in which less is better.
-_LOWER = (LOSS,)
+# One for each budget.
+_MARKERS = "osD^v<>"
 
 Section = tuple[str, str, list[str], list[list[str]]]
 
 
 def write(plan: Plan, results: dict[str, Any], output: Path) -> None:
-    """Write results.md, page.html and the figures curves.png and compute.png."""
+    """Write results.md, page.html and the figures differences.png and curves.png."""
     parts = sections(plan, results)
     write_bytes(output / "results.md", markdown(results["title"], parts).encode())
     draw_curves(results, output / "curves.png")
-    draw_compute(plan, results, output / "compute.png")
+    draw_differences(plan, results, output / "differences.png")
     body = [f"<h1>{html.escape(results['title'])}</h1>"]
     for name, caption in (
-        ("compute.png", "Each measure against the compute of pretraining, with 95 % intervals over pretraining seeds."),
+        ("differences.png", "Differences of equal seeds at equal operations, with 95 % intervals (paired t)."),
         ("curves.png", "Loss on held-out text with 15 % of the tokens masked, against tokens, operations and seconds."),
     ):
         picture = base64.b64encode((output / name).read_bytes()).decode()
@@ -175,44 +172,36 @@ def draw_curves(results: dict[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
-def draw_compute(plan: Plan, results: dict[str, Any], path: Path) -> None:
-    """Draw the measures that all budgets have against the operations of pretraining, a line for each method."""
+def draw_differences(plan: Plan, results: dict[str, Any], path: Path) -> None:
+    """Draw how far each method is from the first one: a line for each measure, a marker for each budget."""
     pyplot = import_pyplot()
-    table = results["table"]
-    common = [set(rows[name]) for rows in table.values() for name in plan.methods if name in rows]
-    first = next(iter(table.values()), {})
-    cells = next((own for name, own in first.items() if name in plan.methods), {})
-    measures = [measure for measure in cells if all(measure in each for each in common)]
-    columns = max(1, min(_COLUMNS, len(measures)))
-    lines = max(1, math.ceil(len(measures) / columns))
-    figure, axes = pyplot.subplots(lines, columns, figsize=(4 * columns, 3.5 * lines), squeeze=False)
-    for axis in axes.flat[len(measures) :]:
-        axis.axis("off")
-    for axis, measure in zip(axes.flat, measures):
-        _draw_measure(axis, plan, table, measure)
-    axes.flat[max(0, len(measures) - 1)].legend(fontsize=8)
+    found, first = results["from_first"], next(iter(plan.methods))
+    measures = list(dict.fromkeys(own["measure"] for own in found if own["measure"] != LOSS))
+    panels = [([LOSS], f"bits more than {first}"), (measures, f"points more than {first}; dimensions for ranks")]
+    names, budgets = list(plan.methods), list(results["table"])
+    height = [1.2, 0.8 + 0.5 * max(1, len(measures))]
+    figure, axes = pyplot.subplots(2, 1, figsize=(9, sum(height) + 0.8), height_ratios=height)
+    for axis, (rows, words) in zip(axes, panels):
+        for own in (own for own in found if own["measure"] in rows):
+            method, budget = names.index(own["first"]), budgets.index(own["budget"])
+            # Methods and budgets of a measure lie below one another.
+            step = 0.7 / (max(1, len(names) - 1) * len(budgets))
+            place = rows.index(own["measure"]) - 0.3 + step * ((method - 1) * len(budgets) + budget)
+            ends = None if own["low"] is None else [[own["mean"] - own["low"]], [own["high"] - own["mean"]]]
+            label = f"{own['first']}, {own['budget']} FLOP"
+            style = {"color": f"C{method}", "marker": _MARKERS[budget % len(_MARKERS)], "capsize": 3}
+            axis.errorbar([own["mean"]], [place], xerr=ends, linestyle="", label=label, **style)
+        axis.axvline(0, color="gray", linewidth=0.8)
+        axis.set(xlabel=words, ylim=(len(rows) - 0.4, -0.6))
+        axis.set_yticks(range(len(rows)), [_title(plan, measure) for measure in rows])
+    axes[0].set_yticks([0], ["bits, 15 % masked\n(less is better)"])
+    handles = dict(zip(*reversed(axes[0].get_legend_handles_labels())))
+    if handles:
+        columns = min(4, len(handles))
+        axes[0].legend(
+            handles.values(), handles, fontsize=8, ncols=columns, loc="lower center", bbox_to_anchor=(0.4, 1)
+        )
     _save(figure, path)
-
-
-def _draw_measure(axis: Any, plan: Plan, table: dict[str, Any], measure: str) -> None:
-    for number, name in enumerate(plan.methods):
-        points = [(float(budget), rows[name][measure]) for budget, rows in table.items() if name in rows]
-        ends = [
-            [own["mean"] - (own["low"] or own["mean"]) for _, own in points],
-            [(own["high"] or own["mean"]) - own["mean"] for _, own in points],
-        ]
-        # Slightly apart, so that intervals do not hide one another.
-        places = [compute * 1.06 ** (number - 1) for compute, _ in points]
-        means = [own["mean"] for _, own in points]
-        axis.errorbar(places, means, ends, label=name, color=f"C{number}", capsize=3, marker="o")
-    random = best_random(table, measure)
-    if random is not None and measure not in _LOWER:
-        axis.axhline(random, color="gray", linestyle=":", label="random weights")
-    axis.set(xscale="log", xlabel="floating-point operations", title=_title(plan, measure))
-    budgets = [float(budget) for budget in table]
-    axis.set_xlim(min(budgets) / 1.5, max(budgets) * 1.5)
-    axis.set_xticks(budgets, list(table))
-    axis.minorticks_off()
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -43,6 +43,7 @@ def collect(plan: Plan, runs: Sequence[Pretraining], trials: Sequence[Pretrainin
         "table": table,
         "equal": equal(plan, rows, about.get("seconds an update", {})),
         "differences": differences(plan, rows, {run.name: records.read(run) for run in runs}),
+        "from_first": from_first(plan, rows),
     }
 
 
@@ -149,25 +150,41 @@ def differences(plan: Plan, rows: Sequence[dict[str, Any]], results: dict[str, A
     found = []
     for budget in dict.fromkeys(row["budget"] for row in rows):
         for other in others:
-            sides = [
-                {row["seed"]: row for row in rows if (row["row"], row["budget"]) == (name, budget)}
-                for name in (last, other)
-            ]
-            seeds = sorted(set(sides[0]) & set(sides[1]))
-            pairs = [(sides[0][seed], sides[1][seed]) for seed in seeds]
-            for measure in pairs[0][0]["measures"] if pairs else ():
-                values = [
-                    a["measures"][measure] - b["measures"][measure]
-                    for a, b in pairs
-                    if measure in a["measures"] and measure in b["measures"]
-                ]
-                if values:
-                    own = {"budget": budget, "first": last, "second": other, "measure": measure}
-                    found.append({**own, "by": "seeds", **mean_and_interval(values)})
+            pairs = _pairs(rows, budget, last, other)
+            own = {"budget": budget, "first": last, "second": other}
+            found += [{**own, "by": "seeds", **each} for each in _by_seeds(pairs)]
             by_examples = _by_examples(plan, pairs, results)
             if by_examples is not None:
-                own = {"budget": budget, "first": last, "second": other, "measure": PRIMARY}
-                found.append({**own, "by": "examples", **by_examples})
+                found.append({**own, "measure": PRIMARY, "by": "examples", **by_examples})
+    return found
+
+
+def from_first(plan: Plan, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare each method with the plan's first one at every budget, by seeds as in ``differences``."""
+    base, *others = plan.methods
+    return [
+        {"budget": budget, "first": other, "second": base, **each}
+        for budget in dict.fromkeys(row["budget"] for row in rows)
+        for other in others
+        for each in _by_seeds(_pairs(rows, budget, other, base))
+    ]
+
+
+def _pairs(rows: Sequence[dict[str, Any]], budget: str, *names: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the runs of two methods with equal seeds."""
+    first, second = (
+        {row["seed"]: row for row in rows if (row["row"], row["budget"]) == (name, budget)} for name in names
+    )
+    return [(first[seed], second[seed]) for seed in sorted(set(first) & set(second))]
+
+
+def _by_seeds(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
+    found = []
+    for measure in pairs[0][0]["measures"] if pairs else ():
+        sides = [[run["measures"].get(measure) for run in pair] for pair in pairs]
+        values = [first - second for first, second in sides if first is not None and second is not None]
+        if values:
+            found.append({"measure": measure, **mean_and_interval(values)})
     return found
 
 
