@@ -109,5 +109,5 @@ setup(
     },
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
-    entry_points={"console_scripts": ["maelm = fairseq_maelm.cli:main"]},
+    entry_points={"console_scripts": ["maelm = fairseq_maelm.cli:command"]},
 )

@@ -1,5 +1,5 @@
 """``python -m fairseq_maelm`` is the command ``maelm``."""
 
-from fairseq_maelm.cli import main
+from fairseq_maelm.cli import command
 
-main()
+command()

@@ -7,6 +7,7 @@ function of the arguments returns, is shown after Ctrl-C.
 """
 
 import argparse
+import atexit
 import contextlib
 import importlib
 import io
@@ -18,6 +19,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fairseq_maelm import __version__
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
@@ -141,6 +143,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
             traceback.print_exc()
         _forget_unwritten_output()
         raise SystemExit(f"maelm {called}: error: {_message(error, getattr(args, 'output', None))}") from error
+
+
+def command() -> None:
+    """Run ``maelm`` as a process, and end it without the destructors of C++ libraries.
+
+    With threads of torch still there, these abort one of four short trainings after they are complete.
+    """
+    status: Any = 0
+    try:
+        main()
+    except SystemExit as end:
+        status = end.code or 0
+        if isinstance(status, str):
+            sys.stderr.write(f"{status}\n")
+            status = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _message(error: BaseException, output: Path | None) -> str:

@@ -184,7 +184,7 @@ def draw_differences(plan: Plan, results: dict[str, Any], path: Path) -> None:
     for axis, (rows, words) in zip(axes, panels):
         for own in (own for own in found if own["measure"] in rows):
             method, budget = names.index(own["first"]), budgets.index(own["budget"])
-            # Methods and budgets of a measure lie below one another.
+            # Methods and budgets of a measure are drawn apart, so that no interval hides another.
             step = 0.7 / (max(1, len(names) - 1) * len(budgets))
             place = rows.index(own["measure"]) - 0.3 + step * ((method - 1) * len(budgets) + budget)
             ends = None if own["low"] is None else [[own["mean"] - own["low"]], [own["high"] - own["mean"]]]
