@@ -157,7 +157,7 @@ def test_fairseq_builds_nothing_foreign(files: Files) -> None:
 def test_the_strings_are_live(tmp_path: Path) -> None:
     """Shows that the tests above would notice: fairseq itself evaluates options of the models that a file names."""
     with pytest.raises(MemoryError):
-        bytearray(2 * 10**9)
+        bytearray(resource.getrlimit(resource.RLIMIT_AS)[0])
     marker = tmp_path / MARKER
     config = models.MODEL_DATACLASS_REGISTRY["wav2vec2"]()
     config.conv_feature_layers = expression(marker)
