@@ -38,12 +38,13 @@ def test_its_files_have_the_recorded_checksums(folder: Path) -> None:
     assert found == read_sums(folder), "after an edit: sha256sum * > SHA256SUMS, without the line of SHA256SUMS itself"
 
 
-def test_it_is_small(folder: Path) -> None:
+def test_it_is_small_as_its_name_says(folder: Path) -> None:
     parameters = sum(weight.numel() for weight in read_checkpoint(find_checkpoint(folder)).weights.values())
     weights = sum((folder / name).stat().st_size for name in FILES if name.endswith(".safetensors"))
     # The headers of the files are JSON of about a hundred bytes per weight.
     assert 2 * parameters <= weights < 2 * parameters + 20_000
     assert sum(path.stat().st_size for path in folder.iterdir()) < LARGEST_FOLDER
+    assert f"-{parameters / 1e6:.0f}m-" in folder.name
 
 
 def test_its_card_is_filled_in(folder: Path) -> None:
@@ -80,7 +81,7 @@ def test_it_fills_masks(folder: Path) -> None:
 
 def test_the_card_has_the_numbers_of_the_probes() -> None:
     """Compare the frozen rows of the shipped encoder's card with the table that `maelm probe` wrote."""
-    text = (ROOT / "examples" / "evidence" / "maelm-small-uncased.md").read_text(encoding="utf-8")
+    text = (ROOT / "examples" / "evidence" / "maelm-english-6m-uncased.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
 
     def mean(sets: str, measure: str, *kind: str) -> list[float]:
@@ -88,7 +89,7 @@ def test_the_card_has_the_numbers_of_the_probes() -> None:
         found = [row for row in rows if re.fullmatch(sets, row[0]) and row[1:4] == [measure, *kind]]
         return [float(np.mean([float(row[column] or "nan") for row in found])) for column in (5, 4, 8)]
 
-    card = shipped_encoders()["maelm-small-uncased"].with_name("README.md").read_text(encoding="utf-8")
+    card = shipped_encoders()["maelm-english-6m-uncased"].with_name("README.md").read_text(encoding="utf-8")
     similar = r"sts-\d+|STS-B"
     for name, expected in {
         "frozen: parts of speech": mean("tagging", "logistic regression", "", "no"),

@@ -69,7 +69,7 @@ def test_pretraining(recipe: str, gpus: int, sequences: int, precision: str, pro
 
 
 def test_adaptation(programs: Path, tmp_path: Path) -> None:
-    checkpoint = find_checkpoint(Path("maelm-small-uncased"))
+    checkpoint = find_checkpoint(Path("maelm-english-6m-uncased"))
     (tmp_path / "text.txt").write_text("The band released an album.\n\n" * 40)
     prepare = [
         "maelm",
@@ -77,7 +77,7 @@ def test_adaptation(programs: Path, tmp_path: Path) -> None:
         "corpus",
         tmp_path / "text.txt",
         "--vocabulary",
-        "maelm-small-uncased",
+        "maelm-english-6m-uncased",
         "--workers",
         1,
     ]
@@ -106,10 +106,10 @@ def test_adaptation(programs: Path, tmp_path: Path) -> None:
 
 
 def test_finetuning(programs: Path, tmp_path: Path) -> None:
-    checkpoint = find_checkpoint(Path("maelm-small-uncased"))
+    checkpoint = find_checkpoint(Path("maelm-english-6m-uncased"))
     lines = [f"This film is {word}.\t{label}" for word, label in (("good", "yes"), ("bad", "no"))] * 40
     (tmp_path / "train.tsv").write_text("\n".join(lines))
-    task, vocabulary = tmp_path / "task", ["--vocabulary", "maelm-small-uncased"]
+    task, vocabulary = tmp_path / "task", ["--vocabulary", "maelm-english-6m-uncased"]
     tables = ["--train", tmp_path / "train.tsv", "--valid", tmp_path / "train.tsv"]
     run(["maelm", "prepare", "sentences", *tables, *vocabulary, "--output", task])
     expected = dry_run(["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", tmp_path, "--gpus", 1])
@@ -117,14 +117,14 @@ def test_finetuning(programs: Path, tmp_path: Path) -> None:
 
 
 def test_questions(programs: Path, tmp_path: Path) -> None:
-    checkpoint = find_checkpoint(Path("maelm-small-uncased"))
+    checkpoint = find_checkpoint(Path("maelm-english-6m-uncased"))
     answer = {"text": "cat", "answer_start": 4}
     questions = [{"id": str(row), "question": "What sat?", "answers": [answer][: row % 2]} for row in range(200)]
     paragraphs = [{"context": "The cat sat on the mat.", "qas": questions}]
     (tmp_path / "data.json").write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": paragraphs}]}))
     task, file = tmp_path / "task", tmp_path / "data.json"
     prepare = ["maelm", "prepare", "squad", "--train", file, "--valid", file, "--output", task]
-    run([*prepare, "--vocabulary", "maelm-small-uncased"])
+    run([*prepare, "--vocabulary", "maelm-english-6m-uncased"])
     expected = dry_run(["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", tmp_path, "--gpus", 1])
     words = [task, checkpoint, tmp_path, expected["max_update"]]
     assert script_options(programs, "squad/finetune.sh", words) == expected
