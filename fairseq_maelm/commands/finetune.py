@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
         return [*train_words({**options, **start}, args.task, args.output, machine), *args.fairseq_options]
 
     counted = count_updates(words(1), [size], encoder.options["max-positions"])
-    start_training(words(counted.updates_per_epoch[size]), args)
+    start_training(words(counted.updates_per_epoch[size]), args, f"fine-tuning on {args.task}")
     if is_first_rank() and not args.dry_run:
         warn_about_training(args.output, args.task)
     end_training(args, f"maelm predict FILE --checkpoint {args.output}")

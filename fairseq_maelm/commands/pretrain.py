@@ -104,7 +104,9 @@ def run(args: argparse.Namespace) -> None:
     visible = range(torch.cuda.device_count())
     memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
     options = train_options(recipe, machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision), memory)
-    start_training([*fairseq_train(args.data, args.output, options), *args.fairseq_options], args)
+    words = [*fairseq_train(args.data, args.output, options), *args.fairseq_options]
+    what = f"pretraining {options['arch']}" if args.checkpoint is None else "further pretraining"
+    start_training(words, args, f"{what} on {args.data}")
     end_training(args, f"maelm fill --checkpoint {args.output} 'A text with a <mask>.'")
 
 

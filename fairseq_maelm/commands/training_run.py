@@ -17,6 +17,8 @@ from fairseq_maelm.training.options import configuration_of
 from fairseq_maelm.training.screen import FORMAT, LOG_FILE, is_first_rank, shown
 
 logger = logging.getLogger(__name__)
+# fairseq's command fills a screen: it is in the log file, and shown with --verbose.
+_command = logging.getLogger("fairseq_train_command")
 
 # The sections of fairseq's configuration, and options of other sections, that determine the result of a run.
 _SECTIONS = ("task", "model", "criterion", "optimizer", "lr_scheduler", "optimization", "ema")
@@ -49,8 +51,13 @@ def after_interrupt(args: argparse.Namespace) -> str:
     return "no checkpoint has been saved, so the same command starts again"
 
 
-def start_training(words: list[str], args: argparse.Namespace) -> None:
+def start_training(words: list[str], args: argparse.Namespace, what: str) -> None:
     """Run a command of fairseq-train in this process, which has already imported most of it, or write the command.
+
+    Args:
+        words: the command.
+        args: the arguments of ``maelm pretrain`` or ``maelm finetune``.
+        what: a title of the training, such as "fine-tuning on FOLDER".
 
     Raises:
         ValueError: fairseq-train does not accept the options, or the save folder holds a run with other settings.
@@ -66,10 +73,10 @@ def start_training(words: list[str], args: argparse.Namespace) -> None:
     limits = {name: float(configuration.optimization[name]) for name in ("max_update", "max_epoch")}
     limits = {name: limit for name, limit in limits.items() if 0 < limit < math.inf}
     with _everything_shown() if args.verbose else shown(args.output, limits):
-        logger.info("%s", shlex.join(words))
-        logger.info("training %s", _described(configuration, limits))
+        _command.info("%s", shlex.join(words))
+        logger.info("%s: %s", what, _described(configuration, limits))
         if not args.verbose:
-            logger.info("checkpoints and fairseq's log, %s: %s", LOG_FILE, args.output)
+            logger.info("in %s: checkpoints, and %s with fairseq's command and log", args.output, LOG_FILE)
         _train(words)
 
 
@@ -80,11 +87,11 @@ def end_training(args: argparse.Namespace, next_command: str) -> None:
 
 
 def _described(configuration: Any, limits: Mapping[str, float]) -> str:
-    """Return where and how long a run trains."""
+    """Return how long and where a run trains."""
     gpus = configuration.distributed_training.distributed_world_size
     place = "the CPU" if configuration.common.cpu else f"{gpus} GPU{'s' if gpus > 1 else ''}"
     ends = [f"{limit:,.0f} {name.removeprefix('max_')}{'s' * (limit > 1)}" for name, limit in limits.items()]
-    return f"on {place}" + (f" for {' or '.join(ends)}" if ends else "")
+    return f"{' or '.join(ends)} on {place}" if ends else f"without a limit on {place}"
 
 
 def _train(words: list[str]) -> None:

@@ -1,17 +1,18 @@
 """The progress of a study: one line with a bar in a terminal, one line a minute in a file."""
 
 import re
-import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_maelm.studies.log import last_attempt, log_records
-from fairseq_maelm.training.progress import Training, bar, clock, training_state
+from fairseq_maelm.training.progress import Training, bar, clock, terminal_columns, training_state
 
 # An estimate needs this share of the study.
 _LEAST_SHARE = 0.02
+# Columns of a line in a file.
+_ANY = 1000
 _LIMIT = re.compile(r"'(max_update|max_epoch)': (\d+)")
 
 
@@ -52,19 +53,26 @@ class Progress:
         now = time.monotonic()
         if now - self._shown >= (1.0 if self._terminal else 60.0):
             self._shown = now
-            line = self.line(running, now - self.begin)
-            self._write(line[: shutil.get_terminal_size().columns - 1] if self._terminal else line, end="")
+            # The last column stays free: some terminals begin a new line there.
+            columns = terminal_columns() - 1 if self._terminal else _ANY
+            self._write(self.line(running, now - self.begin, columns), end="")
 
-    def line(self, running: Sequence[tuple[str, Path, float]], seconds: float) -> str:
-        """Return the line to show at this time, in seconds."""
+    def line(self, running: Sequence[tuple[str, Path, float]], seconds: float, columns: int = _ANY) -> str:
+        """Return the line to show at this time, in seconds; a narrow one keeps the first training's state."""
         trainings = [(name, cost, training(log)) for name, log, cost in running]
         done = self.done + sum(cost * each.share for _, cost, each in trainings if each)
         share = min(1.0, done / self.total) if self.total else 1.0
-        parts = [f"{100 * share:3.0f} % {bar(share)} {self.runs} of {self.count} runs"]
-        parts += [f"{self.failed} failed"] if self.failed else []
+        percent, runs = f"{100 * share:3.0f} % ", f"{self.runs} of {self.count} runs"
+        parts = [runs, *([f"{self.failed} failed"] if self.failed else [])]
         parts += [f"{clock(seconds * (1 - share) / share)} left"] if share >= _LEAST_SHARE else []
         names = [name if each is None else f"{name}: {each}" for name, _, each in trainings[:2]]
-        return "; ".join([", ".join(parts), *names])
+        states = [name if each is None else str(each) for name, _, each in trainings[:1]]
+        for words in ([", ".join(parts), *names], [", ".join(parts), *names[:1]], [runs, *states]):
+            rest = "; ".join(words)
+            room = columns - len(percent) - len(rest)
+            if room >= 0:
+                return f"{percent}{bar(share, room)}{rest}"
+        return rest[:columns]
 
     def _write(self, text: str, end: str = "\n") -> None:
         sys.stderr.write(f"\r\x1b[K{text}{end}" if self._terminal else f"{text}\n")

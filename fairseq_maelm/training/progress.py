@@ -4,10 +4,13 @@ import contextlib
 import datetime
 import json
 import math
+import os
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_BAR = 20
+_BAR, _LEAST_BAR = 20, 5
+_USUAL_COLUMNS = 80
 
 
 class Training(NamedTuple):
@@ -60,6 +63,15 @@ def clock(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds))) if 0 <= seconds < float("inf") else "?"
 
 
-def bar(share: float) -> str:
-    """Return a bar for a share in [0, 1]."""
-    return f"[{'#' * int(share * _BAR):<{_BAR}}]"
+def bar(share: float, space: int = _BAR + 3) -> str:
+    """Return a bar for a share in [0, 1] and a space after it, as long as there is room for; "" if there is none."""
+    length = min(_BAR, space - 3)
+    return f"[{'#' * int(share * length):<{length}}] " if length >= _LEAST_BAR else ""
+
+
+def terminal_columns() -> int:
+    """Return the width of the terminal that standard error is."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_COLUMNS
+    except (OSError, ValueError):
+        return _USUAL_COLUMNS

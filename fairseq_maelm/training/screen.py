@@ -8,14 +8,13 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fairseq_maelm.training.progress import bar, metrics_of, training_state
+from fairseq_maelm.training.progress import bar, metrics_of, terminal_columns, training_state
 
 LOG_FILE = "training.log"
 # The environment variable by which the processes of several GPUs, new interpreters, get the log's path and the limits.
@@ -31,7 +30,7 @@ _SHOWN = (
 )
 _SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ", "an epoch takes ")
 # What fairseq logs of a validation besides metrics.
-_NO_METRICS = {"epoch", "bsz", "wpb", "wps", "ups", "wall", "train_wall", "num_updates", "padding"}
+_NO_METRICS = {"epoch", "bsz", "wpb", "wps", "ups", "wall", "train_wall", "num_updates", "masked", "padding"}
 # fairseq's message after all checks and before the first update.
 _BEGIN = "begin training epoch"
 _SECONDS_IN_TERMINAL, _SECONDS_IN_FILE = 1.0, 60.0
@@ -81,8 +80,15 @@ class Screen(logging.Handler):
         if updates <= first:
             return None
         speed = (updates - first) / (now - begun)
-        state = training_state({**self._last, "num_updates": updates, "ups": speed}, self._limits)
-        return f"{bar(state.share)} {state}" if self._is_terminal else _short(str(state))
+        last = self._last
+        # The record is some updates old; its fraction of epochs grows with the updates.
+        epochs = last.get("update", 0.0) * updates / last.get("num_updates", updates)
+        state = training_state({**last, "num_updates": updates, "update": epochs, "ups": speed}, self._limits)
+        if not self._is_terminal:
+            return _short(str(state))
+        # The last column stays free: some terminals begin a new line there.
+        columns = terminal_columns() - 1
+        return f"{bar(state.share, columns - len(str(state)))}{state}"[:columns]
 
     def _watch(self) -> None:
         from fairseq_maelm.fairseq_fixes.stopping import running_trainer  # imports fairseq
@@ -95,7 +101,7 @@ class Screen(logging.Handler):
                 continue
             line = self.line(trainer.get_num_updates(), time.monotonic())
             if line is not None and self._is_terminal:
-                self._write(line[: shutil.get_terminal_size().columns - 1], end="")
+                self._write(line, end="")
             elif line is not None:
                 self._write(line)
                 wait = _SECONDS_IN_FILE

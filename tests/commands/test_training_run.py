@@ -34,7 +34,7 @@ def test_a_used_folder_is_continued_refused_or_renamed(
     limit = {"max_update": 3, "disable_validation": True}
     made = fairseq_maelm.pretrain(toy_data, folder, recipe="tiny", gpus=0, set=changes, fairseq_options=limit)
     assert made == folder
-    assert f"fairseq-train {toy_data} --user-dir " in capsys.readouterr().out, "the command is shown"
+    assert f"pretraining maelm_tiny on {toy_data}: 3 updates on the CPU" in capsys.readouterr().out
     before = contents(folder)
     assert "this run is complete after 3 updates (--max-update 3), so nothing is changed" in pretrain(toy_data, folder)
     # The option is left out the second time, and its value is then None.

@@ -33,11 +33,11 @@ def test_the_screen_has_what_people_read_and_the_file_has_all(toy_data: Path, tm
     output = run([*words, "--", "--max-update", 3], verbose=False)
     # A slow machine shows progress too.
     shown_lines = [line for line in without_times(output) if not line.endswith(" left")]
-    command, header, place, valid, after = shown_lines
-    assert command.startswith(f"fairseq-train {toy_data} --user-dir ")
-    assert header == "training on the CPU for 3 updates"
-    assert place == f"checkpoints and fairseq's log, {LOG_FILE}: {folder}"
+    header, place, valid, after = shown_lines
+    assert header == f"pretraining maelm_tiny on {toy_data}: 3 updates on the CPU"
+    assert place == f"in {folder}: checkpoints, and {LOG_FILE} with fairseq's command and log"
     whole = (folder / LOG_FILE).read_text(encoding="utf-8")
+    assert f" | fairseq-train {toy_data} --user-dir " in whole.splitlines()[0]
     assert valid.startswith(f"valid after 3 updates: loss {losses(whole, 'valid')[0]:g}, ")
     assert after == f"checkpoints: {folder}; next: maelm fill --checkpoint {folder} 'A text with a <mask>.'"
     assert "fairseq_cli.train | Start iterating over samples" in whole and "| train | {" in whole
@@ -63,6 +63,7 @@ def test_a_process_that_fairseq_starts_for_a_gpu_shows_its_training_too(toy_data
 def test_the_line_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
+    lines: dict[str, str | None] = {}
     for stream, expected in ((io.StringIO(), ""), (terminal, "[##########          ] ")):
         monkeypatch.setattr("sys.stderr", stream)
         screen = Screen({"max_update": 200})
@@ -71,10 +72,24 @@ def test_the_line_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
         line = screen.line(100, 1010.0)
         screen.emit(log('{"epoch": 1, "loss": "7.25", "num_updates": "100"}', "train_inner"))
         later = screen.line(100, 1010.0)
+        with monkeypatch.context() as narrow:
+            narrow.setattr("fairseq_maelm.training.screen.terminal_columns", lambda: 60)
+            lines[expected] = screen.line(100, 1010.0)
         screen.close()
         assert line is not None and line.removeprefix(expected).endswith("50 %, 4 updates/s, 0:00:25 left")
         assert later is not None and later.endswith("50 %, 4 updates/s, loss 7.250, 0:00:25 left")
         assert line.startswith(expected)
+    assert lines["[##########          ] "] == "[######       ] 50 %, 4 updates/s, loss 7.250, 0:00:25 left"
+
+
+def test_epochs_that_limit_a_training_count_between_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    screen = Screen({"max_epoch": 4})
+    assert screen.line(0, 1000.0) is None
+    screen.emit(log('{"epoch": 1, "update": 1, "loss": "7.25", "num_updates": "100"}', "train_inner"))
+    line = screen.line(200, 1050.0)
+    screen.close()
+    assert line is not None and line.endswith("50 %, 4 updates/s, loss 7.250, 0:00:50 left")
 
 
 def test_lines_besides_the_progress(capsys: pytest.CaptureFixture[str]) -> None:
