@@ -58,7 +58,7 @@ class Progress:
             self._write(self.line(running, now - self.begin, columns), end="")
 
     def line(self, running: Sequence[tuple[str, Path, float]], seconds: float, columns: int = _ANY) -> str:
-        """Return the line to show at this time, in seconds; a narrow one keeps the first training's state."""
+        """Return the line to show at this time, in seconds; a narrow one keeps the first training and the bar."""
         trainings = [(name, cost, training(log)) for name, log, cost in running]
         done = self.done + sum(cost * each.share for _, cost, each in trainings if each)
         share = min(1.0, done / self.total) if self.total else 1.0
@@ -67,11 +67,12 @@ class Progress:
         parts += [f"{clock(seconds * (1 - share) / share)} left"] if share >= _LEAST_SHARE else []
         names = [name if each is None else f"{name}: {each}" for name, _, each in trainings[:2]]
         states = [name if each is None else str(each) for name, _, each in trainings[:1]]
-        for words in ([", ".join(parts), *names], [", ".join(parts), *names[:1]], [runs, *states]):
+        whole = ", ".join(parts)
+        for words in ([whole, *names], [whole, *names[:1]], [runs, *names[:1]], [runs, *states]):
             rest = "; ".join(words)
-            room = columns - len(percent) - len(rest)
-            if room >= 0:
-                return f"{percent}{bar(share, room)}{rest}"
+            shown = bar(share, columns - len(percent) - len(rest))
+            if shown:
+                return f"{percent}{shown}{rest}"
         return rest[:columns]
 
     def _write(self, text: str, end: str = "\n") -> None:

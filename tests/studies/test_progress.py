@@ -48,14 +48,13 @@ def test_the_line_of_a_study_counts_the_run_that_is_going_on(
     state.ended(0.0, "other: FAILED", failed=True)
     expected = " 41 % [########            ] 4 of 6 runs, 1 failed, 0:00:58 left; large: 50 %, 4 updates/s"
     assert state.line(running, 40.0).startswith(expected) and state.line(running, 40.0).endswith("; table")
-    # A narrow terminal loses the bar, the second program, and what is said about all runs, in this order.
+    # A narrow terminal loses the second program, what is said about all runs, the name, and the bar, in this order.
     both = f"{expected}, loss 7.250, 0:00:25 left; table"
-    bare = both.replace("[########            ] ", "")
     for columns, line in {
         len(both): both,
-        len(both) - 8: both.replace("[########            ]", "[####        ]"),
-        len(bare): bare,
-        len(bare) - 1: bare.removesuffix("; table"),
+        len(both) - 15: both.replace("[########            ]", "[##   ]"),
+        len(both) - 16: both.removesuffix("; table").replace("[########            ]", "[####       ]"),
+        93: " 41 % [########            ] 4 of 6 runs; large: 50 %, 4 updates/s, loss 7.250, 0:00:25 left",
         70: " 41 % [##   ] 4 of 6 runs; 50 %, 4 updates/s, loss 7.250, 0:00:25 left",
         59: "4 of 6 runs; 50 %, 4 updates/s, loss 7.250, 0:00:25 left",
     }.items():
