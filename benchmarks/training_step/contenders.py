@@ -192,7 +192,7 @@ def _of_model(contender: Contender, settings: Settings) -> list[str]:
     positions = ["--max-positions", str(settings.length)]
     if contender.kind == "ours":
         arch = "maelm_modern_150m" if contender.gated else "maelm_base"
-        ours = ["--task", "maelm", "--criterion", "maelm", "--arch", arch, *positions]
+        ours = ["--task", "maelm", "--criterion", "maelm", "--arch", arch, "--decoder-attention", "self", *positions]
         kept = ["--masked-input", "kept"] if contender.name == "mlm" else []
         return [*ours, *kept, "--decoder-layers", str(decoder_layers(contender.name, settings))]
     stock = ["--task", "masked_lm", "--criterion", "masked_lm", "--optimizer", "adam"]

@@ -60,12 +60,13 @@ class MaelmModelConfig(FairseqDataclass):
         default=None,
         metadata={"help": f"decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa ({_OF_SIZE})"},
     )
-    decoder_attention: ChoiceEnum(list(DECODER_ATTENTION)) = field(  # type: ignore[valid-type]
-        default="self",
+    decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = field(  # type: ignore[valid-type]
+        default=None,
         metadata={
-            "help": "input of the decoder's attention: its own states ('self', MAE-LM), these and the encoder's output "
-            "('self_cross'), the encoder's output only ('cross'), or, as in BART, the encoder's output and the tokens "
-            "before each ('causal_cross', which predicts every token)"
+            "help": "input of the decoder's attention: its own states ('self', the paper's MAE-LM), these and the "
+            "encoder's output ('self_cross'), the encoder's output only ('cross', which computes the predicted "
+            "positions alone), or, as in BART, the encoder's output and the tokens before each ('causal_cross', which "
+            f"predicts every token) ({_OF_SIZE})"
         },
     )
     decoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"decoder width ({_OF_ENCODER})"})

@@ -92,6 +92,17 @@ def test_what_differs_is_what_decides_the_result(changes: dict[str, Any], expect
     assert different_settings(configuration(), configuration(**changes)) == expected
 
 
+def test_another_decoder_of_the_same_architecture_is_another_setting() -> None:
+    """As after an update of the package, with which ``maelm_modern_*`` have cross-attention."""
+    before, now = configuration(), configuration()
+    before["model"] |= {"_name": "maelm_modern_17m", "decoder_attention": "self"}
+    now["model"] |= {"_name": "maelm_modern_17m", "decoder_attention": None}
+    assert different_settings(before, now) == ["decoder-attention self (now cross)"]
+    for configured in (before, now):
+        configured["model"]["decoder_layers"] = 0
+    assert different_settings(before, now) == []
+
+
 def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
     assert different_settings(configuration(data=old), configuration(data=new)) == []

@@ -1,14 +1,20 @@
-"""``--arch maelm`` takes its sizes from the checkpoint that it is fine-tuned from."""
+"""``--arch maelm`` takes its sizes from a checkpoint; the decoders of the named sizes, and of earlier checkpoints."""
 
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fairseq import options
+from interop.export.checkpoints import train_vocabulary, write_checkpoint
+from support import FAMILIES, batch_of, random_sequences
 
+from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS
+from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config
+from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.text.dictionary import load_dictionary
 
 CHECKPOINT = Path(__file__).parents[1] / "end_to_end" / "kept" / "checkpoint_last.pt"
 
@@ -47,3 +53,38 @@ def test_another_decoder_can_be_asked_for() -> None:
 
 def test_without_a_checkpoint_sizes_stay_open() -> None:
     assert not hasattr(parse(), "encoder_layers")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_modern_sizes_have_cross_attention_and_the_paper_s_self_attention(name: str) -> None:
+    expected = "cross" if name.startswith("maelm_modern_") else "self"
+    for given in ({}, {"decoder_attention": None}):
+        completed, mlm, other = (Namespace(_name=name, **{**given, **more}) for more in ({}, MLM, OTHER))
+        for config in (completed, mlm, other):
+            complete_config(config)
+        assert completed.decoder_attention == expected and completed.decoder_layers
+        assert mlm.decoder_attention == "self", "the plain MLM of every size, without a decoder"
+        assert other.decoder_attention == "self_cross"
+
+
+MLM, OTHER = {"decoder_layers": 0}, {"decoder_attention": "self_cross"}
+
+
+@pytest.mark.parametrize(("layers", "attention"), [(1, "self"), (2, "cross"), (0, "self")])
+def test_a_checkpoint_has_its_own_decoder_whatever_its_size_has_now(
+    layers: int, attention: str, tmp_path: Path
+) -> None:
+    path, data = tmp_path / "checkpoint.pt", train_vocabulary(tmp_path / "data")
+    model = write_checkpoint(path, data, **FAMILIES["modern"], decoder_layers=layers, decoder_attention=attention)
+    state = torch.load(path, weights_only=False)
+    state["cfg"]["model"]["_name"] = "maelm_modern_17m"
+    torch.save(state, path)
+    checkpoint = read_checkpoint(path)
+    assert (checkpoint.config.model.decoder_layers, checkpoint.config.model.decoder_attention) == (layers, attention)
+    loaded = build_model(checkpoint, load_dictionary(str(data)))
+    net_input, _ = batch_of(random_sequences([9, 6]), [[2, 5], [1]], None if layers else 39)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(**net_input)[0], model(**net_input)[0], rtol=0.0, atol=0.0)
+    # So does a task that starts from it.
+    parsed = parse("--finetune-from-model", path)
+    assert (parsed.decoder_layers, parsed.decoder_attention) == (layers, attention)

@@ -69,6 +69,7 @@ def test_what_is_hidden_with_a_token() -> None:
         ({}, "reset"),
         ({"decoder_layers": 0}, "kept"),
         (FAMILIES["modern"], "dropped"),
+        ({**FAMILIES["modern"], "decoder_attention": "cross"}, "dropped"),
     ],
 )
 def test_scores_are_those_of_one_position_at_a_time(changes: dict[str, Any], masked_input: str, method: str) -> None:

@@ -24,8 +24,8 @@ def fairseq_options(model: dict[str, Any]) -> list[str]:
     The default of an option may follow from another one, as that of --local-rotary-base from --rotary-base.
     """
 
-    def agrees(size: dict[str, int]) -> bool:
-        return all(model.get(name, number) == number for name, number in size.items() if name != "decoder_layers")
+    def agrees(size: dict[str, Any]) -> bool:
+        return all(model.get(name, value) == value for name, value in size.items() if not name.startswith("decoder_"))
 
     arch = next((name for name, size in SIZES.items() if agrees(size)), DEFAULT_SIZE)
     given: dict[str, Any] = {}

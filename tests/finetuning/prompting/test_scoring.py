@@ -61,9 +61,11 @@ def scores_alone(model, sequence, pieces, kept):
     return float(sum(log_probabilities[place, piece] for place, piece in enumerate(pieces)) / len(pieces))
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["MAE-LM", "MLM"])
-def test_scores_are_those_of_the_words_in_the_whole_vocabulary(kept):
-    model = model_of(VOCABULARY, decoder_layers=0 if kept else 2)
+@pytest.mark.parametrize(
+    "options", [{}, {"decoder_attention": "cross"}, {"decoder_layers": 0}], ids=["MAE-LM", "cross-attention", "MLM"]
+)
+def test_scores_are_those_of_the_words_in_the_whole_vocabulary(options):
+    model, kept = model_of(VOCABULARY, **options), "decoder_layers" in options
     words = [(7,), (9, 10, 11), (8,), (12, 7)]
     examples = examples_of((1, 2, 3))
     net_input = prompt_input(examples, SYMBOLS, EncoderView("kept" if kept else "dropped"))
