@@ -6,19 +6,11 @@ from typing import Any
 import numpy as np
 from plan import RANDOM, Plan, Pretraining
 from records import PRETRAINING, Records, correct_examples, fine_tunings
-from scipy import stats
+
+from fairseq_maelm.studies.tables import mean_and_interval
 
 # In every table, before the tasks.
 LOSS, PRIMARY = "loss", "primary"
-
-
-def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
-    """Return mean, 95 % interval by Student's t, and number of values; no interval for a single one."""
-    mean, count = float(np.mean(values)), len(values)
-    if count < 2:
-        return {"mean": mean, "low": None, "high": None, "count": count}
-    half = float(stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1) / count**0.5)
-    return {"mean": mean, "low": mean - half, "high": mean + half, "count": count}
 
 
 def collect(plan: Plan, runs: Sequence[Pretraining], trials: Sequence[Pretraining], records: Records) -> dict[str, Any]:

@@ -42,7 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: the recipe for the kind of task)",
     )  # fmt: skip
     group = parser.add_argument_group("settings that override the recipe")
-    group.add_argument("--lr", type=number(float, 0), metavar="X", help="peak learning rate")
+    group.add_argument(
+        "--lr", type=number(float, 0), metavar="X",
+        help="peak learning rate (default: the recipe's; without --recipe, multiplied by the square of 768 / width for "
+        "encoders narrower than 768)",
+    )  # fmt: skip
     group.add_argument("--epochs", type=number(int, 1), metavar="N", help="number of passes over the training data")
     group.add_argument(
         "--batch-size", type=number(int, 1), metavar="N", help="number of examples per update, over all GPUs"
@@ -64,12 +68,20 @@ def run(args: argparse.Namespace) -> None:
         ValueError: the task, the checkpoint and the recipe do not fit together.
     """
     # Imports torch and fairseq.
-    from fairseq_maelm.finetuning.train_command import count_updates, read_encoder, run_options, train_words
+    from fairseq_maelm.finetuning.train_command import (
+        count_updates,
+        rate_for_width,
+        read_encoder,
+        run_options,
+        train_words,
+    )
 
     machine = machine_of(count_gpus(args.gpus, 1, args.dry_run), args.precision)
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)))
     encoder = read_encoder(args.checkpoint)
     setting = dict(recipe.setting)
+    if args.recipe is None:
+        setting["lr"] = rate_for_width(setting["lr"], encoder.options["encoder-embed-dim"])
     for name in ("lr", "epochs", "batch-size", "warm-up"):
         value = getattr(args, name.replace("-", "_"))
         if value is not None:

@@ -1,10 +1,10 @@
 """Markdown tables, and intervals of differences."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import bootstrap
+from scipy.stats import bootstrap, t
 from tabulate import tabulate
 
 
@@ -12,6 +12,15 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return an aligned Markdown table; a | in a cell, which would end the cell, becomes a /."""
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in (header, *rows)]
     return tabulate(cells[1:], cells[0], tablefmt="github", disable_numparse=True, stralign="left")
+
+
+def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
+    """Return mean, 95 % interval by Student's t, and number of values; no interval for a single one."""
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2:
+        return {"mean": mean, "low": None, "high": None, "count": count}
+    half = float(t.ppf(0.975, count - 1) * np.std(values, ddof=1) / count**0.5)
+    return {"mean": mean, "low": mean - half, "high": mean + half, "count": count}
 
 
 class Difference(NamedTuple):

@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 
 from fairseq_maelm.commands.finetune import default_recipe
 from fairseq_maelm.finetuning.recipe import read_recipe
-from fairseq_maelm.finetuning.train_command import Encoder, run_options, train_words
+from fairseq_maelm.finetuning.train_command import Encoder, rate_for_width, run_options, train_words
 from fairseq_maelm.training.options import Machine
 
 
@@ -50,6 +50,11 @@ def test_schedule_and_table_4() -> None:
     assert {name: found[name] for name in expected} == expected
     assert not {"init-std", "epochs", "max-positions"} & found.keys()
     assert options("sentences_regression")["best-checkpoint-metric"] == "pearson"
+
+
+@pytest.mark.parametrize(("width", "factor"), [(1024, 1), (768, 1), (384, 4), (256, 9), (128, 36)])
+def test_narrow_encoders_get_higher_rates(width: int, factor: float) -> None:
+    assert rate_for_width(3e-5, width) == pytest.approx(factor * 3e-5)
 
 
 def test_sizes_are_named_where_they_are_not_taken_over() -> None:
