@@ -1,0 +1,195 @@
+"""Results of the study of adaptation: how rates are chosen, a record of every measurement, and the page's tables.
+
+``python study_table.py study.csv`` prints the tables of records that were kept.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import study
+
+from fairseq_maelm.studies.folder import FINISHED, Outcome, outcomes_of, read_settings
+from fairseq_maelm.studies.log import log_records
+from fairseq_maelm.studies.plan import import_file
+from fairseq_maelm.studies.tables import markdown_table, mean_and_interval
+
+_domain_study = import_file(Path(__file__).with_name("table.py"))
+score, tidy = _domain_study.score, _domain_study.tidy
+
+# A method's rates are chosen with the first row that has it.
+_CHOSEN_WITH = "papers-1M-"
+_FIELDS = ("row", "seed", "what", "value")
+
+
+def _smallest(places: Any) -> str:
+    return str(places["row"] if places["method"] == "none" else _CHOSEN_WITH + places["method"])
+
+
+def _best(places: Any, step: str, axis: str, worth: Callable[[Mapping[str, Any]], float], **wanted: str) -> str:
+    """Return the value of an axis whose finished job is worth most; the first value before there is one."""
+    if (places["output"] / "settings.json").exists():
+        found = [each for each in outcomes_of(places["output"], step, **wanted) if each.state == FINISHED]
+        if found:
+            return str(max(found, key=lambda each: worth(each.result)).axes[axis])
+    return str(places[f"{axis}s"]).split()[0]
+
+
+def _learning_rate(places: Any) -> str:
+    return _best(places, "trial", "learning-rate", lambda result: -result["bits"], row=_smallest(places))
+
+
+def _fine_tuning_rate(places: Any) -> str:
+    own = {"row": _smallest(places), "task": places["task"]}
+    return _best(places, "choice", "fine-tuning-rate", lambda result: float(result["dev"]), **own)
+
+
+PLACES = {
+    "domains": lambda places: places["plan"]["domains"],
+    "samples": lambda places: places["plan"]["samples"],
+    "user-dir": lambda places: study.USER_DIR,
+    "objective": lambda places: places["plan"]["methods"][places["method"]]["objective"],
+    "more": lambda places: places["plan"]["methods"][places["method"]]["more"],
+    "warm-up": lambda places: int(places["updates"]) // 10,
+    "interval": lambda places: max(1, int(places["updates"]) // 4),
+    "classified": lambda places: [places["output"] / "tasks" / name for name in str(places["probed"]).split()],
+    "chosen-learning-rate": _learning_rate,
+    "chosen-fine-tuning-rate": _fine_tuning_rate,
+}
+
+
+# Results of steps: name of what was measured -> value.
+
+
+def adapted(places: Any, log: Path) -> dict[str, Any]:
+    """Return the loss on held-out text of the domain at the end, and the seconds that training took."""
+    seconds = sum(record["train_wall"] for _, record in log_records(log, ["train_inner"]))
+    return {"bits": study.last_loss(log)["loss"], "seconds": seconds}
+
+
+def bits(places: Any, log: Path) -> dict[str, Any]:
+    """Return the loss of a validation."""
+    return {f"bits, {places['sample-name']}": study.last_loss(log)["loss"]}
+
+
+def pairs(places: Any, log: Path) -> dict[str, Any]:
+    """Return the accuracy on BLiMP's pairs in percent."""
+    return {"BLiMP": 100 * study.last_json(log)["overall"]["sum"]}
+
+
+def rank(places: Any, log: Path) -> dict[str, Any]:
+    """Return effective ranks of real tokens, of all tokens with masks and of masks, and what masks have of their own.
+
+    That is the percentage of their energy outside of real text's leading directions, and the further directions.
+    """
+    (model,) = json.loads((Path(places.text("{results}_analysis")) / "results.json").read_bytes())
+    ranks = {(own["condition"], own["token_set"]): own["effective_rank"] for own in model["ranks"]}
+    (outside,) = [own for own in model["subspace"] if own["reference"] == "whole"]
+    return {
+        "rank, no masks": ranks["whole", "real"],
+        "rank, with masks": ranks["masked", "all"],
+        "rank, masks": ranks["masked", "mask"],
+        "energy of masks outside": 100 * outside["mask_energy_outside"],
+        "directions of masks alone": outside["mask_dimensions"],
+    }
+
+
+def probes(places: Any, log: Path) -> dict[str, Any]:
+    """Return the accuracies of linear probes on frozen states in percent: mean of states, not whitened."""
+    (model,) = json.loads((Path(places.text("{results}_probing")) / "results.json").read_bytes())["models"]
+    return {
+        f"frozen, {'tags' if own['set'] == 'tagging' else own['set']}": 100 * own["value"]
+        for own in model["rows"]
+        if own["measure"].startswith("logistic") and not own["whitened"] and own["pooling"] in ("mean", None)
+    }
+
+
+def dev(places: Any, log: Path) -> dict[str, Any]:
+    """Return the score on dev after the last epoch."""
+    last = [record for _, record in log_records(log, ["valid"])][-1]
+    return {"dev": last["valid_f1" if places["kind"] == "conll" else "valid_accuracy"]}
+
+
+def rate(places: Any, log: Path) -> dict[str, Any]:
+    """Return the rate of a fine-tuning."""
+    return {"fine-tuning rate": float(places["chosen-fine-tuning-rate"])}
+
+
+# Records and tables
+
+
+class Record(NamedTuple):
+    """One value: of a row, with a seed or a tried rate, and what was measured."""
+
+    row: str
+    seed: str
+    what: str
+    value: float
+
+
+def _records(outcome: Outcome, metrics: Mapping[str, str]) -> list[Record]:
+    axes = outcome.axes
+    task = axes.get("task", "")
+    if axes["step"] == "test":
+        metric = metrics[task]
+        return [Record(axes["row"], axes["seed"], f"{task}, {metric}", outcome.result[_domain_study.METRICS[metric]])]
+    seed = axes.get("seed") or axes.get("learning-rate") or axes["fine-tuning-rate"]
+    return [
+        Record(axes["row"], seed, f"{task}, {what}" if task else what, float(value))
+        for what, value in outcome.result.items()
+    ]
+
+
+def write(folder: Path) -> str:
+    """Write the records of a study into results.csv and its tables into table.md; return the tables."""
+    settings = read_settings(folder)
+    metrics = {task: fields["metric"] for task, fields in settings["tasks"].items()}
+    steps = ("trial", "adaptation", "loss", "sentences", "rank", "probes", "choice", "fine-tuning", "test")
+    finished = [each for step in steps for each in outcomes_of(folder, step) if each.state == FINISHED]
+    records = [record for each in finished for record in _records(each, metrics)]
+    with open(folder / "results.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([_FIELDS, *((*record[:3], f"{record.value:.6g}") for record in records)])
+    text = tables(records)
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def read(path: Path) -> list[Record]:
+    """Read records that were kept."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return [Record(own["row"], own["seed"], own["what"], float(own["value"])) for own in csv.DictReader(file)]
+
+
+def tables(records: list[Record]) -> str:
+    """Return the table of means with 95 % intervals over seeds, and that of tried rates."""
+    measured = [each for each in records if each.seed.isdecimal()]
+    tried = [each for each in records if not each.seed.isdecimal()]
+    rows = list(dict.fromkeys(each.row for each in measured))
+    lines = []
+    for what in dict.fromkeys(each.what for each in measured):
+        cells = [[each.value for each in measured if (each.row, each.what) == (row, what)] for row in rows]
+        lines.append([what, *(_cell(values) for values in cells)])
+    rates = [[each.row, each.what, each.seed, f"{each.value:.4g}"] for each in tried]
+    return (
+        f"{markdown_table(['', *rows], lines)}\n\nRates that were tried, with seed 1:\n\n"
+        f"{markdown_table(['row', 'what', 'rate', 'value'], rates)}\n"
+    )
+
+
+def _cell(values: list[float]) -> str:
+    if not values:
+        return "–"
+    found = mean_and_interval(values)
+    if found["low"] is None:
+        return f"{found['mean']:.4g}"
+    return f"{found['mean']:.4g} ({found['low']:.4g} to {found['high']:.4g})"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(tables(read(Path(sys.argv[1]))))

@@ -1,0 +1,101 @@
+"""The study of adaptation with and without <mask>: its commands, how it chooses rates, and its tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end.toy import ROOT
+
+from fairseq_maelm.files.atomic import write_json
+
+PLAN = ROOT / "examples" / "adaptation" / "study.yaml"
+with pytest.MonkeyPatch.context() as patch:
+    # Modules of examples are in no package.
+    patch.syspath_prepend(ROOT / "examples")
+    import rows
+
+    study = rows.Plan(PLAN, {}).report
+
+FILES = ("checkpoint", "treebank", "blimp", "papers", "papers-valid", "spoken", "spoken-valid")
+
+
+@pytest.fixture
+def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The commands of two rows and two tasks."""
+    for name in ("dict.txt", "sentencepiece.bpe.model", *FILES):
+        (tmp_path / name).touch()
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.jsonl").touch()
+    given = [f"{name}={tmp_path / name}" for name in FILES]
+    words = [str(PLAN), str(tmp_path), str(tmp_path / "o"), "--rows", "before", "papers-1M-half", "--dry-run"]
+    rows.main([*words, "--tasks", f"scicite={tmp_path}", "--set", *given])
+    return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+
+
+def test_everything_is_measured_before_and_after(commands: list[str]) -> None:
+    def count(*parts: str) -> int:
+        return sum(all(part in command for part in parts) for command in commands)
+
+    # Three rates, then three seeds; each with half of the masks in the input.
+    assert count("maelm pretrain", "encoder-mask-fraction=0.5", "max-update=488") == 6
+    assert not count("maelm pretrain", "--objective mlm")
+    # Of two rows and three seeds: three texts, and one of each kind of measurement.
+    assert count("fairseq-validate", "--leave-unmasked-prob 0") == 18
+    assert [count(f"maelm {name}") for name in ("score", "analyze", "probe", "predict")] == [6] * 4
+    # Two rates for each row, then three seeds.
+    assert count("maelm finetune", "-- --no-save") == 4
+    assert count("maelm finetune", "--disable-validation") == 6
+
+
+def finished(folder: Path, **results: dict[str, Any]) -> None:
+    """Write a study's folder with trials that have these results, by their rates."""
+    runs = {rate: {"step": "trial", "row": "papers-1M-mlm", "learning-rate": rate} for rate in results}
+    write_json(folder / "settings.json", {"runs": runs})
+    for rate, result in results.items():
+        write_json(folder / f"{rate}.json", result)
+
+
+def test_the_rate_with_the_lowest_loss_is_chosen(tmp_path: Path) -> None:
+    places = {"output": tmp_path, "row": "spoken-5M-mlm", "method": "mlm", "learning-rates": "1e-3 2e-3 4e-3"}
+    assert study.PLACES["chosen-learning-rate"](places) == "1e-3"
+    finished(tmp_path, **{"1e-3": {"bits": 6.0}, "2e-3": {"bits": 5.5}, "4e-3": {"failed": "diverged"}})
+    assert study.PLACES["chosen-learning-rate"](places) == "2e-3"
+
+
+def test_tables_are_made_from_records(tmp_path: Path) -> None:
+    lines = [
+        "row,seed,what,value",
+        "before,1,BLiMP,60",
+        "a,1,BLiMP,61",
+        "a,2,BLiMP,63",
+        "a,3,BLiMP,65",
+        "a,1e-3,bits,6",
+    ]
+    (tmp_path / "study.csv").write_text("\n".join(lines) + "\n")
+    table = study.tables(study.read(tmp_path / "study.csv"))
+    # Student's t for two degrees of freedom is 4.303, the standard error 2 / sqrt(3).
+    assert "60" in table and "63 (58.03 to 67.97)" in table
+    assert [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]] == ["a", "bits", "1e-3", "6"]
+
+
+def test_what_masks_have_of_their_own(tmp_path: Path) -> None:
+    ranks = [("whole", "real", 40), ("masked", "all", 45), ("masked", "mask", 9), ("masked", "real", 41)]
+    model = {
+        "ranks": [{"condition": first, "token_set": second, "effective_rank": rank} for first, second, rank in ranks],
+        "subspace": [
+            {"reference": reference, "mask_energy_outside": share, "mask_dimensions": count}
+            for reference, share, count in (("masked", 0.5, 7), ("whole", 0.25, 3))
+        ],
+    }
+    (tmp_path / "a_analysis").mkdir()
+    (tmp_path / "a_analysis" / "results.json").write_text(json.dumps([model]))
+
+    class Places:
+        def text(self, template: str) -> str:
+            return template.replace("{results}", str(tmp_path / "a"))
+
+    assert study.rank(Places(), tmp_path) == {
+        "rank, no masks": 40, "rank, with masks": 45, "rank, masks": 9, "energy of masks outside": 25,
+        "directions of masks alone": 3,
+    }  # fmt: skip
