@@ -23,13 +23,11 @@ from fairseq_maelm.studies.tables import markdown_table, mean_and_interval
 _domain_study = import_file(Path(__file__).with_name("table.py"))
 score, tidy = _domain_study.score, _domain_study.tidy
 
-# A method's rates are chosen with the first row that has it.
-_CHOSEN_WITH = "papers-1M-"
 _FIELDS = ("row", "seed", "what", "value")
 
 
-def _smallest(places: Any) -> str:
-    return str(places["row"] if places["method"] == "none" else _CHOSEN_WITH + places["method"])
+def _method(places: Any, name: str) -> str:
+    return str(places["plan"]["methods"][places["method"]][name])
 
 
 def _best(places: Any, step: str, axis: str, worth: Callable[[Mapping[str, Any]], float], **wanted: str) -> str:
@@ -42,11 +40,11 @@ def _best(places: Any, step: str, axis: str, worth: Callable[[Mapping[str, Any]]
 
 
 def _learning_rate(places: Any) -> str:
-    return _best(places, "trial", "learning-rate", lambda result: -result["bits"], row=_smallest(places))
+    return _best(places, "trial", "learning-rate", lambda result: -result["bits"], row=_method(places, "rates-of"))
 
 
 def _fine_tuning_rate(places: Any) -> str:
-    own = {"row": _smallest(places), "task": places["task"]}
+    own = {"row": _method(places, "rates-of"), "task": places["task"]}
     return _best(places, "choice", "fine-tuning-rate", lambda result: float(result["dev"]), **own)
 
 
@@ -54,8 +52,8 @@ PLACES = {
     "domains": lambda places: places["plan"]["domains"],
     "samples": lambda places: places["plan"]["samples"],
     "user-dir": lambda places: study.USER_DIR,
-    "objective": lambda places: places["plan"]["methods"][places["method"]]["objective"],
-    "more": lambda places: places["plan"]["methods"][places["method"]]["more"],
+    "objective": lambda places: _method(places, "objective"),
+    "more": lambda places: _method(places, "more"),
     "warm-up": lambda places: int(places["updates"]) // 10,
     "interval": lambda places: max(1, int(places["updates"]) // 4),
     "classified": lambda places: [places["output"] / "tasks" / name for name in str(places["probed"]).split()],

@@ -22,14 +22,26 @@ FILES = ("checkpoint", "treebank", "blimp", "papers", "papers-valid", "spoken", 
 
 @pytest.fixture
 def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The commands of two rows and two tasks."""
+    """The commands of three rows and a task."""
     for name in ("dict.txt", "sentencepiece.bpe.model", *FILES):
         (tmp_path / name).touch()
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.jsonl").touch()
     given = [f"{name}={tmp_path / name}" for name in FILES]
-    words = [str(PLAN), str(tmp_path), str(tmp_path / "o"), "--rows", "before", "papers-1M-half", "--dry-run"]
-    rows.main([*words, "--tasks", f"scicite={tmp_path}", "--set", *given])
+    words = [str(PLAN), str(tmp_path), str(tmp_path / "o"), "--dry-run"]
+    rows.main(
+        [
+            *words,
+            "--rows",
+            "before",
+            "papers-1M-mae-lm",
+            "papers-1M-half",
+            "--tasks",
+            f"scicite={tmp_path}",
+            "--set",
+            *given,
+        ]
+    )
     return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
 
 
@@ -37,15 +49,16 @@ def test_everything_is_measured_before_and_after(commands: list[str]) -> None:
     def count(*parts: str) -> int:
         return sum(all(part in command for part in parts) for command in commands)
 
-    # Three rates, then three seeds; each with half of the masks in the input.
-    assert count("maelm pretrain", "encoder-mask-fraction=0.5", "max-update=488") == 6
+    # Three rates without masks, then three seeds with half of them in the input.
+    assert count("maelm pretrain", "max-update=488") == 9
+    assert count("maelm pretrain", "encoder-mask-fraction=0.5", "lr=5e-4") == 3
     assert not count("maelm pretrain", "--objective mlm")
-    # Of two rows and three seeds: three texts, and one of each kind of measurement.
-    assert count("fairseq-validate", "--leave-unmasked-prob 0") == 18
-    assert [count(f"maelm {name}") for name in ("score", "analyze", "probe", "predict")] == [6] * 4
-    # Two rates for each row, then three seeds.
+    # Of three rows and three seeds: three texts, and one of each kind of measurement.
+    assert count("fairseq-validate", "--leave-unmasked-prob 0") == 27
+    assert [count(f"maelm {name}") for name in ("score", "analyze", "probe", "predict")] == [9] * 4
+    # Two rates for each way to mask, then three seeds of each row.
     assert count("maelm finetune", "-- --no-save") == 4
-    assert count("maelm finetune", "--disable-validation") == 6
+    assert count("maelm finetune", "--disable-validation") == 9
 
 
 def finished(folder: Path, **results: dict[str, Any]) -> None:
@@ -57,7 +70,8 @@ def finished(folder: Path, **results: dict[str, Any]) -> None:
 
 
 def test_the_rate_with_the_lowest_loss_is_chosen(tmp_path: Path) -> None:
-    places = {"output": tmp_path, "row": "spoken-5M-mlm", "method": "mlm", "learning-rates": "1e-3 2e-3 4e-3"}
+    methods = {"mlm": {"rates-of": "papers-1M-mlm"}}
+    places = {"output": tmp_path, "method": "mlm", "learning-rates": "1e-3 2e-3 4e-3", "plan": {"methods": methods}}
     assert study.PLACES["chosen-learning-rate"](places) == "1e-3"
     finished(tmp_path, **{"1e-3": {"bits": 6.0}, "2e-3": {"bits": 5.5}, "4e-3": {"failed": "diverged"}})
     assert study.PLACES["chosen-learning-rate"](places) == "2e-3"
