@@ -1,4 +1,4 @@
-"""The contract between data and model.
+"""The contract between data and model: names, shapes and dtypes of a batch.
 
 The letters of shapes in all docstrings and comments of this package:
 

@@ -78,7 +78,7 @@ def module_of(command: str) -> str:
 
 
 def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
-    """Make the parser of ``maelm``, and the parsers of all sub-commands by name, which have no arguments yet."""
+    """Make the parser of ``maelm`` and, by name, the parsers of its sub-commands, which have no arguments yet."""
     width = max(map(len, SUB_COMMANDS))
     listed = [
         "\n".join([f"{title}:", *(f"  {name:{width}}  {summary}" for name, summary in rows.items())])

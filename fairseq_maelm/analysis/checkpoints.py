@@ -102,7 +102,7 @@ class CheckpointEncoder:
         return self
 
     def hidden_states(self, tokens: Tensor, positions: Tensor | None = None) -> Sequence[Tensor]:
-        """Return the embeddings and the states after each layer, L + 1 times <float>[B, S, D].
+        """Return L + 1 tensors <float>[B, S, D]: the embeddings and each layer's output.
 
         Tokens <int64>[B, S] are padded on the right; their positions <int64>[B, S] are 0, 1, 2, ... by default.
         """
@@ -132,7 +132,7 @@ class CheckpointEncoder:
             )
 
     def attention_weights(self) -> Iterator[AttentionWeights]:
-        """Yield the attention weights of each layer."""
+        """Yield each layer's attention projections."""
         for layer in self._model.encoder.layers:
             attention = layer.self_attn
             heads, width = attention.num_heads, self.width

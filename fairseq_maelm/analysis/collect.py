@@ -95,7 +95,7 @@ class LayerGrams:
         self.mask = [GramAccumulator(width, device, double) for _ in layers]
 
     def add(self, states: Sequence[Tensor], batch: ModelInput) -> None:
-        """Add the states of a batch, L + 1 times <float>[B, S, D]."""
+        """Add a batch's states, L + 1 tensors <float>[B, S, D]."""
         for place, layer in enumerate(self.layers):
             rows = states[layer].flatten(0, 1)
             self.real[place].add(rows.index_select(0, batch.real))
@@ -140,7 +140,7 @@ def _model_input(
 def model_inputs(
     encoder: CheckpointEncoder, blocks: Blocks, settings: AnalysisSettings, device: str
 ) -> Iterator[tuple[int, dict[str, ModelInput]]]:
-    """Yield all batches: the number of original tokens, and the input under each condition."""
+    """Yield each batch's number of original tokens and its input under each condition."""
     vocabulary = encoder.vocabulary
     scheme = MaskingScheme(
         mask_prob=settings.mask_prob,

@@ -1,4 +1,4 @@
-"""The analysis of several models, with one file of results for each: an interruption loses one model at most."""
+"""Analyze several models, with a result file for each, so that an interruption loses one model at most."""
 
 import csv
 import io
@@ -106,7 +106,7 @@ def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[
 
 
 def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
-    """Compare [MASK] in each layer with the real tokens of the same ("masked") and of the whole input ("whole")."""
+    """Compare each layer's [MASK] with real tokens of the masked input ("masked") and of the whole text ("whole")."""
     masked = grams.get("masked")
     if masked is None or not masked.mask[0].rows:
         return []

@@ -59,7 +59,7 @@ def dictionary_fingerprint(dictionary: Any) -> int:
 
 
 def model_settings(config: Any, dictionary: Any) -> dict[str, Any]:
-    """Return what weights depend on and no weight's shape shows: the vocabulary, and options by their names.
+    """Return settings that the weights depend on but whose values no weight's shape shows: vocabulary and options.
 
     Args:
         config: a complete ``MaelmModelConfig``.
@@ -82,12 +82,12 @@ def model_settings(config: Any, dictionary: Any) -> dict[str, Any]:
 
 
 def pack_settings(settings: dict[str, Any]) -> Tensor:
-    """Return settings as the characters <int64>[n] of JSON: all that reads a state dictionary expects tensors."""
+    """Return settings as JSON characters <int64>[n], because readers of a state dictionary expect tensors."""
     return torch.tensor(list(json.dumps(settings).encode("ascii")), dtype=torch.int64)
 
 
 def saved_settings(state_dict: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the settings in a state dictionary, which may come from a stranger.
+    """Return the settings in a state dictionary, which may be untrusted.
 
     Raises:
         ValueError: it has none, or they cannot be read.
@@ -118,7 +118,7 @@ def classification_heads(state_dict: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
-    """Add the heads of a checkpoint to a model, with random weights; heads that it has in the same size stay."""
+    """Add a checkpoint's heads to a model, with random weights; keep heads that the model has in the same size."""
     own = model.classification_heads.state_dict()
     for name, (outputs, inner_dim) in classification_heads(state_dict).items():
         if _same_head(own, state_dict, name):
@@ -130,7 +130,7 @@ def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
 
 
 def build_with_heads(build: Callable[[], Any], weights: dict[str, Tensor], path: Path) -> Any:
-    """Build a model with the heads of a checkpoint, first without memory.
+    """Build a model with a checkpoint's heads, after comparing sizes on a model without memory.
 
     Args:
         build: builds the model.
@@ -173,7 +173,7 @@ def _has(state_dict: dict[str, Tensor], part: str) -> bool:
 
 
 def _begin_prediction(model: Any, state_dict: dict[str, Tensor], lacking: list[str]) -> None:
-    """Add a decoder or an LM head to a checkpoint without it, and parts of the LM head that depend on its width.
+    """Add a decoder or LM head that a checkpoint lacks, and the LM head's parts that depend on the decoder's width.
 
     The decoder begins as a copy of the encoder's last layers that read the whole sequence: it then predicts from the
     first updates on, and the encoder does not unlearn what its states mean (examples/adaptation/README.md).
@@ -193,7 +193,7 @@ def _begin_prediction(model: Any, state_dict: dict[str, Tensor], lacking: list[s
 
 
 def _copies_of_encoder(model: Any, own: dict[str, Tensor], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a decoder that an encoder of the same width has too."""
+    """Return the decoder weights that can be copied from an encoder of the same width."""
     config = model.config
     for size in ("embed_dim", "attention_heads"):
         if getattr(config, f"decoder_{size}") != getattr(config, f"encoder_{size}"):
@@ -234,7 +234,7 @@ def _fit_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
 
 
 def _check_settings(model: Any, state_dict: dict[str, Tensor]) -> None:
-    """Compare the settings of model and checkpoint by their names; those of a decoder only if the model has one."""
+    """Compare model and checkpoint settings by name; decoder settings only if the model has a decoder."""
     saved, own = saved_settings(state_dict), model_settings(model.config, model.encoder.dictionary)
     symbols = model.encoder.embed_tokens.num_embeddings
     embedding = state_dict.get("encoder.embed_tokens.weight")

@@ -29,7 +29,7 @@ _VERIFIED = (CHECKPOINT_FILE, CONFIG_FILE, *_WEIGHT_FILES, DICTIONARY_FILE, MODE
 
 
 def write_folder(folder: Path, state: dict[str, Any]) -> None:
-    """Make a folder with ``config.json`` and the encoder's weights a checkpoint, except for its checksums.
+    """Turn a folder with ``config.json`` and the encoder's weights into a checkpoint; only its checksums are missing.
 
     Args:
         folder: folder to complete.
@@ -93,7 +93,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
 
 
 def _weights_of_encoder(folder: Path, encoder: dict[str, Tensor], options: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the encoder's weights under our names, for options that nothing has checked."""
+    """Return the encoder's weights under our names; the options have not been checked yet."""
     if options["encoder_layers"] > len(encoder):
         raise ValueError(f"{options['encoder_layers']} layers cannot have {len(encoder)} weights")
     family = FAMILIES[read_json(folder / CONFIG_FILE)["model_type"]]

@@ -31,7 +31,7 @@ _PICKLES_BEFORE_ZIP = 5
 
 
 def find_damage(path: Path) -> str | None:
-    """Return the damage or danger of a checkpoint file, in words that follow the file's name, or None for a good file.
+    """Describe a checkpoint file's damage or danger in words that follow its name; return None for a good file.
 
     Reads the whole file. Files of torch before 1.6 have no checksums.
     """
@@ -86,7 +86,7 @@ def _danger_of_archive(path: Path) -> str | None:
 
 
 def _danger_of_pickles(stream: BinaryIO, number: int) -> str | None:
-    """Return which class or function the pickles at the start of a stream name that no checkpoint needs, or None.
+    """Return a class or function that a stream's first pickles name and no checkpoint needs, or None.
 
     torch's parser knows fewer operations, none of which names anything in another way.
     """

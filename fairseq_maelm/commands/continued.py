@@ -1,4 +1,4 @@
-"""Continued pretraining of a checkpoint on other text: the recipe's settings that the checkpoint decides."""
+"""Continued pretraining: the recipe settings that follow from the checkpoint."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -65,7 +65,7 @@ def continue_from(
 
 
 def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
-    """Return the options that say how masked tokens are predicted, None for those that the checkpoint decides."""
+    """Return the options of masked-token prediction, None for those that the checkpoint decides."""
     if not checkpoint.has_decoder:
         return _MLM if objective == "mlm" else {}
     if objective == "mlm":

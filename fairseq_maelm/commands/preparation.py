@@ -9,14 +9,14 @@ from fairseq_maelm.options import add_output, add_verify, add_vocabulary
 
 
 def add_folder_arguments(parser: argparse.ArgumentParser, output: str = "new folder of the task") -> None:
-    """Declare ``--vocabulary``, ``--output``, which is described by ``output``, and ``--verify``."""
+    """Declare ``--vocabulary``, ``--output`` with the help text ``output``, and ``--verify``."""
     add_vocabulary(parser, required=True)
     add_output(parser, output)
     add_verify(parser)
 
 
 def end_preparation(folder: Path, verify: bool) -> None:
-    """Write a folder's name to standard output, after a check of its files if they are to be verified."""
+    """Write a folder's name to standard output; with ``--verify``, check its files first."""
     if verify:
         verify_outputs(folder)
     sys.stdout.write(f"{folder}\n")

@@ -1,4 +1,4 @@
-"""The start of a training by ``maelm pretrain`` and ``maelm finetune``: its save folder, its command, and its run."""
+"""Start a training for ``maelm pretrain`` and ``maelm finetune``: save folder, command, run."""
 
 import argparse
 import contextlib
@@ -164,7 +164,7 @@ def different_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 
 def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Return (section, option) -> value of what determines the result of a run."""
+    """Return the settings that determine a run's result: (section, option) -> value."""
     from fairseq_maelm.models.config import complete_config  # imports torch
 
     sections = {name: dict(content) for name, content in configuration.items() if isinstance(content, dict)}

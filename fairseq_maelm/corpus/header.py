@@ -1,4 +1,4 @@
-"""Detection of a header row in a table of examples, where its last cell would be taken for one more label."""
+"""Detect a header row in a table of examples; its last cell would otherwise become one more label."""
 
 import re
 from collections.abc import Mapping, Sequence

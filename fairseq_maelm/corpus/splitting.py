@@ -12,7 +12,7 @@ _BLOCK = 2**20
 
 
 def random_keys(first: int, count: int, seed: int, purpose: str) -> NDArray[np.uint64]:
-    """Return pseudo-random keys <uint64>[count] of the numbers that begin at ``first``.
+    """Return pseudo-random keys <uint64>[count] for ``count`` numbers from ``first`` on.
 
     A key is splitmix64 (Steele et al., 2014) of its number, started at a hash of seed and purpose. Keys are uniform
     over all 64-bit values, and distinct for distinct numbers because splitmix64 is a bijection.

@@ -90,7 +90,7 @@ class BatchDataset(FairseqDataset):
         return self._ordered(np.arange(len(self)) if self.used is None else self.used)
 
     def _ordered(self, indices: np.ndarray) -> np.ndarray:
-        """Sort the items of an epoch, <int64>[n], in its order."""
+        """Sort an epoch's items <int64>[n] in the epoch's order."""
         if self.order == "buckets":
             return indices[order_by_length(self.sizes[indices], self._draws(indices), self.widest_bucket)]
         if self.order == "shuffled":

@@ -80,7 +80,7 @@ def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
 
 
 def _windows(stream: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
-    """Return the tokens from each start on, <dtype>[B, width], with zeros after the end of the stream."""
+    """Return ``width`` tokens from each start, <dtype>[B, width], with zeros after the end of the stream."""
     if int(starts.max()) + width <= len(stream):
         return sliding_window_view(stream, width)[starts]
     windows = np.zeros((len(starts), width), dtype=stream.dtype)
@@ -145,7 +145,7 @@ class TokenBlocks:
         return self._streams
 
     def read(self, indices: np.ndarray, filler: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of blocks <int64>[B], padded by the filler, <int64>[B, T], and their lengths <int64>[B]."""
+        """Read blocks <int64>[B]; return their tokens <int64>[B, T], padded with the filler, and lengths <int64>[B]."""
         lengths = self.sizes[indices].astype(np.int64)
         starts, width = self._starts[indices], int(lengths.max())
         tokens = np.empty((len(indices), width), dtype=np.int64)

@@ -48,7 +48,7 @@ class RatedBatches(WatchedBatches):
         return batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Return fairseq's state, with the number of updates that the batches read so far belong to."""
+        """Return fairseq's state, with the number of updates to which the batches read so far belong."""
         return {**super().state_dict(), "updates": self._update_of(self.iterations_in_epoch, self.epoch)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

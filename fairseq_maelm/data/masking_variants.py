@@ -181,7 +181,7 @@ def encoder_input_of_masks(
 
 
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:
-    """Return flat indices <int64>[sum of counts] into [B, width] whose rows are filled from the left."""
+    """Return flat indices <int64>[sum of counts] into [B, width]: each row's first positions, as many as it counts."""
     return np.flatnonzero(np.arange(width) < counts[:, None])
 
 

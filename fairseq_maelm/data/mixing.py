@@ -6,7 +6,7 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset
 
 
 def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
-    """Return the number of general blocks in an epoch that give general text the share ``ratio`` of its tokens.
+    """Return the number of general blocks with which general text is the fraction ``ratio`` of an epoch's tokens.
 
     Args:
         domain: <int>[blocks] lengths of the domain's blocks, all of which an epoch takes.
@@ -23,7 +23,7 @@ def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
 
 
 class MixedBlockDataset(MaskedBlockDataset):
-    """A training split: all domain blocks in every epoch, and some general blocks, others each time.
+    """A training split: each epoch has all domain blocks and the next few general blocks.
 
     The choice depends on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
     one.

@@ -31,7 +31,7 @@ def cut_windows(ends: Sequence[int], limit: int, overlap: int) -> list[tuple[int
 
 
 def most_context(windows: Sequence[tuple[int, int]], ends: Sequence[int]) -> NDArray[np.int32]:
-    """For each unit, return the index of the window that gives it most context, <int32>[units].
+    """Return, for each unit, the index of the window that gives it the most context, <int32>[units].
 
     The amount of context is the minimum of the numbers of pieces before and after the unit, plus a hundredth of the
     window's pieces (Devlin et al., 2019); the first of equal windows counts.

@@ -1,4 +1,4 @@
-"""Changes of fairseq's own behavior, for every task that is trained with the plugin.
+"""Changes to fairseq's own behavior, for every task that is trained with the plugin.
 
 Each subject has a module, whose docstring has the reason and the test that fails without the change. The functions that
 it replaces are in the table of ``replacements``. The versions are fairseq 0.12.2 and fairseq-fixed 0.12.3.1; their code

@@ -1,4 +1,4 @@
-"""Lines that fairseq writes at the start of a training and that say nothing, or say it wrongly.
+"""Suppress lines that fairseq writes at the start of a training and that are useless or wrong.
 
 Reason: fairseq takes all parameters that a model lacks for one shared parameter: a model without biases gets a line for
 each of them. It logs four lines whenever batches are made, and causes warnings of other libraries that users of
@@ -25,7 +25,7 @@ _WARNINGS = (
 
 @replaces(trainer, "_catalog_shared_params")
 def _find_shared(model: torch.nn.Module) -> list[list[str]]:
-    """Return the names of each parameter that has more than one, without those that a module lacks."""
+    """Return the names of each parameter that has several names; biases that a module lacks do not count."""
     names: dict[torch.nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)

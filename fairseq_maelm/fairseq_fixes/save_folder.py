@@ -43,7 +43,7 @@ class Progress(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The start of a run."""
+    """How a run starts: with which file, and whether it is a new run."""
 
     file: str  # for fairseq's ``--restore-file``
     continues: bool  # whether the run continues that of its save folder

@@ -29,7 +29,7 @@ _load = checkpoint_utils.load_model_ensemble_and_task
 
 
 def other_names(sections: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield the section, "task" or "model", and the name that it gives, for each name that is not in ``OF_FAIRSEQ``."""
+    """Yield (section, name) for each name of a task or model that is not in ``OF_FAIRSEQ``."""
     for section, names in OF_FAIRSEQ.items():
         name = sections.get(section, {}).get("_name")
         if name not in names:

@@ -16,7 +16,7 @@ class NoOptions(FairseqDataclass):
 
 
 class FineTuningCriterion(FairseqCriterion):
-    """A loss that is summed over examples, words or windows, by whose number fairseq divides the gradient.
+    """A loss summed over examples, words or windows; fairseq divides the gradient by their number.
 
     It logs ``loss`` in bits, and the percentage of correct predictions if the logging outputs count them.
     """

@@ -1,4 +1,4 @@
-"""Warnings about results that look like success and are not, and the report on each class."""
+"""Warn about results that only look like success, and report on each class."""
 
 import logging
 import math
@@ -58,7 +58,7 @@ def _doubt_about_answers(name: str, value: float, share: float) -> str | None:
 
 
 def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | None:
-    """Return a sentence about metrics that a constant answer would reach too; None if there is no reason for doubt.
+    """Return a warning if a constant answer would reach the same metrics, otherwise None.
 
     Args:
         found: metrics by name, in percent.
@@ -80,7 +80,7 @@ def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | 
 
 
 def numbers_as_classes(labels: Sequence[str]) -> str | None:
-    """Return a sentence about classes that are probably numbers to predict; None for other labels."""
+    """Return a warning if the classes are probably numbers to predict, otherwise None."""
     try:
         numbers = [float(label) for label in labels]
     except ValueError:

@@ -65,7 +65,7 @@ def predict_rows(
 
 
 def measured(text: str, outputs: Tensor, targets: Any, labels: Sequence[str] | None, measure: Measure) -> Predicted:
-    """Return predictions with their metrics; ``targets`` [n] are classes or numbers, the others as ``predict_rows``."""
+    """Return predictions with metrics; ``targets`` [n] are classes or numbers, the rest as in ``predict_rows``."""
     found = (outputs if labels is None else outputs.argmax(dim=-1)).numpy()
     metrics = compute_metrics(measure.names, targets, found, measure.positive)
     if labels is None:
@@ -83,7 +83,7 @@ def prediction_header(labels: Sequence[str] | None, example: Example | None = No
 
 
 def prediction_cells(outputs: Tensor, labels: Sequence[str] | None) -> Iterable[list[str]]:
-    """Yield a row for each output: the number, or label and probability of the best class, and all probabilities."""
+    """Yield a row for each output: its number, or its best label with the probability, then all probabilities."""
     if labels is None:
         yield from ([f"{value:.6g}"] for value in outputs.tolist())
         return

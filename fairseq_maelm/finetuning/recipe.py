@@ -137,7 +137,7 @@ def _search(search: Mapping[str, Any], what: str) -> Search:
 
 
 def _check_value(name: str, value: Any, what: str) -> None:
-    """Check what fairseq-train does not see: counts of examples and epochs, and the fraction for warm-up."""
+    """Check values that fairseq-train never sees: counts of examples and epochs, and the fraction for warm-up."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if name in ("batch-size", "epochs"):
         right = number and value == int(value) and value >= 1

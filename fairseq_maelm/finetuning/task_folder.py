@@ -1,4 +1,4 @@
-"""The folder of a fine-tuning task: its preparation from a file for each split, and the arrays of a split."""
+"""A fine-tuning task's folder: its preparation from one file per split, and the arrays of each split."""
 
 import shutil
 from collections.abc import Callable, Mapping

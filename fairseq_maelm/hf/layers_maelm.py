@@ -155,7 +155,7 @@ class MaelmLMHead(nn.Module):
         return F.linear(states if self.projection is None else self.projection(states), embedding, self.bias)
 
     def resize(self, vocabulary_size: int) -> None:
-        """Cut the bias to the vocabulary's new size, or extend it by zeros."""
+        """Truncate the bias to the vocabulary's new size, or extend it with zeros."""
         with torch.no_grad():
             bias = F.pad(self.bias, (0, vocabulary_size - len(self.bias)))
         self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)

@@ -191,7 +191,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
 
 
 class MaelmForSequenceClassification(MaelmPreTrainedModel, MPNetForSequenceClassification):
-    """Classification or regression of sequences by MPNet's head on the first token, which equals RoBERTa's."""
+    """Sequence classification or regression with MPNet's head (the same as RoBERTa's) on the first token."""
 
     def __init__(self, config: MaelmConfig) -> None:
         MPNetPreTrainedModel.__init__(self, config)

@@ -60,7 +60,7 @@ class Agreement(NamedTuple):
         return self.difference <= TOLERANCE * max(1.0, self.size)
 
     def describe(self) -> str:
-        """Return one line for the user."""
+        """Return "WHAT: largest difference X, largest value Y"."""
         return f"{self.what}: largest difference {self.difference:.2e}, largest value {self.size:.2e}"
 
 

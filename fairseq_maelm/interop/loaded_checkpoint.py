@@ -37,7 +37,7 @@ class LoadedCheckpoint:
 
     @property
     def imported_as(self) -> str:
-        """The kind of the published model that the encoder grew out of, or "none"."""
+        """The kind of published model that the encoder was imported as, or "none"."""
         config = self.options
         return str(config.imported_as)
 

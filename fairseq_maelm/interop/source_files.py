@@ -82,7 +82,7 @@ class SourceFiles:
         return restored
 
     def _positions(self, ours: Tensor) -> Tensor:
-        """Return the source's table of positions with our rows <float>[positions, D], but without token type 0.
+        """Return the source's position table with our rows <float>[positions, D], minus the embedding of token type 0.
 
         The rows in front of the first position are not trained. Subtraction does not undo addition bit by bit.
         """

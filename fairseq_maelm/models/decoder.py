@@ -97,9 +97,9 @@ class MaelmDecoder(nn.Module):
     def memory(
         self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
     ) -> tuple[list[KeysValues] | None, AttentionBias | None]:
-        """Return what each layer's cross-attention reads, and its bias for queries with these rotations: None here."""
+        """Return each layer's cross-attention input, and its bias for rotated queries: here there is neither."""
         return None, None
 
     def normalize(self, states: Tensor) -> Tensor:
-        """Return the output of the stack; that of modern layers is normalized once at the end."""
+        """Return the stack's output; modern layers need one normalization at the end."""
         return states if self.final_layer_norm is None else self.final_layer_norm(states)

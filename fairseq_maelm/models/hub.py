@@ -186,7 +186,7 @@ class MaelmHubInterface(nn.Module):
         self.model.register_classification_head(name, num_classes, **options)
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
-        """Score sequences or, with a head of tokens, every token.
+        """Score sequences or, with a token head, every token.
 
         Args:
             head: name of a head; fairseq's fine-tuning calls it "sentence_classification_head".

@@ -75,7 +75,7 @@ def default_settings(states: Tensor, weight: Tensor) -> ChunkSettings:
 
 
 def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
-    """Yield as few parts of the rows as ``chunk`` logits allow, all but the last of equal size."""
+    """Yield the rows in as few parts as ``chunk`` logits allow; all but the last have equal size."""
     if rows:
         size = ceil(rows / ceil(rows * vocabulary_size / max(chunk, vocabulary_size)))
         for start in range(0, rows, size):

@@ -1,1 +1,1 @@
-"""Sweeps: a grid of fine-tuning runs, the programs that are run, and the table of results."""
+"""Studies: many programs that a plan declares, how they run, and tables of results; ``maelm sweep`` is one."""

@@ -40,7 +40,7 @@ def data_fingerprint(folder: Path) -> str:
 
 
 def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
-    """Return a line for each difference of two nested settings; of tables that may grow only common entries count."""
+    """Return a line for each difference between nested settings; in tables that may grow only common entries count."""
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
     keys = earlier.keys() & now.keys() if name in _MAY_GROW else (earlier.keys() | now.keys()) - set(_MAY_CHANGE)

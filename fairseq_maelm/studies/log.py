@@ -32,7 +32,7 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
 
 
 def last_attempt(log: Path, tail: bool = False) -> str:
-    """Return what the last attempt has written, from its command line on, or the end of it; "" without a log."""
+    """Return the last attempt's part of a log, which begins with the command line, or its end; "" without a log."""
     text = _text(log, tail) if log.exists() else ""
     return text[max(0, text.rfind("\n$ ")) :]
 

@@ -1,4 +1,4 @@
-"""Options and functions that all commands with many runs share: where programs run, and running them."""
+"""Options and functions that all commands with many runs share: where programs run, and how."""
 
 import argparse
 import contextlib
@@ -73,7 +73,7 @@ class Runner(NamedTuple):
 
 
 def runner_of(args: argparse.Namespace, most_gpus: int = 1) -> Runner:
-    """Read the options that ``add_runner_arguments`` declared, for programs that use so many GPUs at most.
+    """Read the options of ``add_runner_arguments`` for programs that use at most ``most_gpus`` GPUs.
 
     Raises:
         ValueError: options contradict each other, or SLURM cannot be used.

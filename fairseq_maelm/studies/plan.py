@@ -1,4 +1,4 @@
-"""Plans of studies: data that declare commands for each row, task, seed and whatever else, and what they wait for.
+"""Study plans: data that declare commands for each row, task, seed or other axis, and what they wait for.
 
 A plan has tables, settings and texts, whose names are places ``{NAME}`` in its commands, and these:
 
@@ -80,7 +80,7 @@ class Places(dict[str, Any]):
 
 
 class Plan:
-    """The content of a plan, with changes by the command line.
+    """A plan's content, with the changes from the command line.
 
     Args:
         path: path of the file; the path of a plan's report is relative to it.
@@ -216,7 +216,7 @@ class Steps:
     def _matching(
         self, name: str, step: dict[str, Any], places: Places, made: list[tuple[str, Places, Job]]
     ) -> list[Job]:
-        """Return a step's jobs that agree with a later step's placeholders."""
+        """Return the step's jobs whose axes have the values that ``places`` has."""
         earlier = self.steps[name]
         if "row" in places and places["row"] not in earlier.get("rows", places["row"]).split():
             return []
@@ -278,7 +278,7 @@ def _refuse_missing(path: Path, needed_by: str) -> None:
 
 
 def _fingerprint(value: Any) -> Any:
-    """Return what to compare instead of a file, a folder, or a list of them."""
+    """Return the fingerprint of a file, a folder or a list of them, and any other value as it is."""
     if isinstance(value, list):
         return [_fingerprint(each) for each in value]
     if not isinstance(value, Path):

@@ -17,7 +17,7 @@ _LIMIT = re.compile(r"'(max_update|max_epoch)': (\d+)")
 
 
 def training(log: Path) -> Training | None:
-    """Read how far the training is that writes a log; None before its first report, and for other programs."""
+    """Read a training's state from its log; None before its first report, and for other programs."""
     records = [record for _, record in log_records(log, ["train_inner"], tail=True)]
     if not records or "num_updates" not in records[-1]:
         return None

@@ -1,4 +1,4 @@
-"""Sweeps: the plan of fine-tuning checkpoints on the grids of recipes, and the checkpoints that are kept."""
+"""Sweeps: fine-tune checkpoints on the grids of recipes, and keep the chosen checkpoints."""
 
 import argparse
 import itertools
@@ -52,7 +52,7 @@ class Model(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """The largest number of tokens."""
+        """The largest number of tokens in a sequence."""
         return int(self.encoder.options["max-positions"])
 
 

@@ -1,4 +1,4 @@
-"""Markdown tables, and intervals of differences."""
+"""Markdown tables, and confidence intervals for differences."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

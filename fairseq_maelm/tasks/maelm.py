@@ -205,7 +205,7 @@ class MaelmTask(EncoderTask):
         return [path for folder in folders for path in split_files(folder, split, combine)]
 
     def dataset_of(self, split: str, paths: list[str], kind: type[_Blocks]) -> _Blocks:
-        """Make the dataset of a split from the paths of its files without suffix.
+        """Make a split's dataset from its file paths without suffixes.
 
         Splits whose names begin with "train" get new masks in each epoch.
 

@@ -1,4 +1,4 @@
-"""The normal form of text that is to be encoded, and checks of texts that users give."""
+"""The normal form of text for encoding, and checks of users' texts."""
 
 import re
 import unicodedata

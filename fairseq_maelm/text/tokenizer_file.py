@@ -1,4 +1,4 @@
-"""Open a tokenizer.json, which may come from a stranger, and encode text with it.
+"""Open a tokenizer.json, which may be untrusted, and encode text with it.
 
 The library tokenizers runs whatever the file says: replacements that multiply text, and regular expressions whose
 search takes exponential time.
@@ -76,7 +76,7 @@ def _check_steps(steps: list[dict[str, Any]], place: str) -> None:
 
 
 def _growth(step: dict[str, Any]) -> float:
-    """Return the most by which a step can multiply the length of a text."""
+    """Return the largest factor by which a step can lengthen a text."""
     kind = step.get("type")
     if kind == "Replace":
         pattern, content = step["pattern"], len(step["content"])

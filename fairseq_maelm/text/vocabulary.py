@@ -137,7 +137,7 @@ class TextEncoder(Protocol):
     files: tuple[Path, ...] = ()  # of the vocabulary, of an encoder that a folder was opened for
 
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each text in the model's own numbers."""
+        """Return each text's tokens as the model's own ids."""
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
         """Encode one text, without special symbols around it, and align its tokens with its characters."""

@@ -1,1 +1,1 @@
-"""The start of fairseq-train by other programs: its options as words, recipes, its log as progress."""
+"""What starts fairseq-train: options as words, recipes, and the progress that its log shows."""

@@ -1,4 +1,4 @@
-"""How far a training is, by what fairseq logs with ``--log-format json``; for one training and for studies of many."""
+"""The progress of trainings, read from what fairseq logs with ``--log-format json``."""
 
 import contextlib
 import datetime

@@ -151,7 +151,7 @@ def _validation(subset: str, numbers: Mapping[str, float]) -> str:
 
 @contextlib.contextmanager
 def shown(folder: Path, limits: Mapping[str, float]) -> Iterator[None]:
-    """Show the training of the block, and of processes that it starts, and write its log into its save folder."""
+    """Show the training in this block, also in processes that it starts, and write its log into the save folder."""
     root = logging.root
     before, level = root.handlers[:], root.level
     os.environ[_FOR_RANKS] = json.dumps([os.path.abspath(folder / LOG_FILE), dict(limits)])

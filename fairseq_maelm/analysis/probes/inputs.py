@@ -166,7 +166,7 @@ def _read_text(path: Path, settings: ProbeSettings) -> list[Task]:
 
 
 def find_repetitions(passages: Sequence[list[str]], generator: np.random.Generator) -> list[Repetition]:
-    """Find words that a passage repeats some words apart, and draw one occurrence of each to predict.
+    """Find words that a passage repeats at some distance, and draw one occurrence of each to predict.
 
     The words that make up the more frequent half of the text are left out, because a model can guess them without the
     repetition; so are words with characters other than letters. Replacements are drawn from the remaining words.

@@ -91,7 +91,7 @@ def logistic_regression(train: Rows, labels: NDArray[Any], test: Rows, expected:
 
 
 def reciprocal_rank(queries: Rows, texts: Rows) -> float:
-    """Return the mean of 1 / rank, in (0, 1]: the rank of text i among texts <float>[n, D] by cosine with query i."""
+    """Return the mean reciprocal rank, in (0, 1], of text i among texts <float>[n, D] by cosine with query i."""
     scores = normalized(queries.astype(np.float64)) @ normalized(texts.astype(np.float64)).T
     ranks = (scores > np.diagonal(scores)[:, None]).sum(axis=1) + 1
     return float((1 / ranks).mean())

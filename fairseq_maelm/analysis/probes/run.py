@@ -34,7 +34,7 @@ class Probed(NamedTuple):
 
 
 def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: str) -> Path:
-    """Measure the models and tasks for which ``output`` has no results yet, and write the report on all of them.
+    """Measure models on tasks unless ``output`` has their results, and write the report on all of them.
 
     Args:
         models: in the order of the report, with different names.

@@ -30,7 +30,7 @@ class Task(Protocol):
     files: Sequence[Path]
 
     def measure(self, frozen: FrozenEncoder) -> list[Row]:
-        """Return rows of set, measure, layer, pooling, whitened and value."""
+        """Return result rows: set, measure, layer, pooling, whitened, value."""
 
 
 def _row(name: str, measure: str, value: float, variant: Variant = (None, None, None)) -> Row:
@@ -59,7 +59,7 @@ def _unique(columns: Sequence[Sequence[str]]) -> tuple[list[str], list[NDArray[n
 
 
 class Pairs(NamedTuple):
-    """Pairs of texts with scores of their similarity."""
+    """Text pairs with similarity scores."""
 
     first: list[str]
     second: list[str]
@@ -105,7 +105,7 @@ class Labeled(NamedTuple):
 
 @dataclass(frozen=True)
 class Classification(Task):
-    """Accuracy on the validation split of probes that were fitted to the training split.
+    """Validation accuracy of probes that were fitted to the training split.
 
     The texts of a pair are encoded separately, and its features are |u - v| and u * v, as in SentEval. Whitening is
     fitted to the texts of the training split.
@@ -180,7 +180,7 @@ class TokenStates(Task):
 
 @dataclass(frozen=True)
 class Search(Task):
-    """Search for the last words of a passage by its first words, among the last words of all passages.
+    """Search by a passage's first words for its last words, among the last words of all passages.
 
     Effective rank (centered) and mean cosine are those of the last words' vectors. Whitening is fitted to both parts.
     """
@@ -245,7 +245,7 @@ class RepeatedWords(Task):
         ]
 
     def _predict(self, frozen: FrozenEncoder, texts: Sequence[list[str]]) -> tuple[NDArray[Any], ...] | None:
-        """Return for each case whether the word was predicted, its loss in bits, and whether it could be tried."""
+        """Return, for each case, whether its word was predicted, its loss in bits, and whether it could be tested."""
         encoded = frozen.encode_words(texts)
         offsets = np.cumsum([0, *map(len, texts[:-1])])
         asked = encoded.places[offsets + [case.place for case in self.cases]]

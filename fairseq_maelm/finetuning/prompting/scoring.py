@@ -76,7 +76,7 @@ def prompt_loss(scores: Tensor, target: Tensor, bounds: tuple[float, float] | No
 
 
 def predictions(scores: Tensor, bounds: tuple[float, float] | None) -> Tensor:
-    """Return the predictions <float>[B] of scores <float>[B, K]: classes, or low + (high - low) p(second word)."""
+    """Turn scores <float>[B, K] into predictions <float>[B]: classes, or low + (high - low) p(second word)."""
     if bounds is None:
         return scores.argmax(dim=-1).float()
     return bounds[0] + (bounds[1] - bounds[0]) * scores.softmax(dim=-1)[:, 1]

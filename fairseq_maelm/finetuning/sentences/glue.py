@@ -1,4 +1,4 @@
-"""GLUE's eight tasks (Wang et al., 2018) as tables of columns and labels, with the official numbers of rows."""
+"""GLUE's eight tasks (Wang et al., 2018) as tables, with their columns, labels and official row counts."""
 
 import argparse
 import itertools
@@ -27,7 +27,7 @@ DEV_IDS_FILES = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 
 @dataclass(frozen=True)
 class Table:
-    """One file of a task.
+    """The layout of one task file.
 
     Attributes:
         file: name in the task's folder.
@@ -47,7 +47,7 @@ class Table:
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task.
+    """A task's labels and tables.
 
     Attributes:
         labels: in the order of the classes, which is alphabetical; None for the scores of STS-B.
@@ -208,7 +208,7 @@ def read_glue(path: Path, table: Table, task: GlueTask, quirks: Quirks) -> Itera
 
 
 def _rejoined(rows: Iterator[Row], task: GlueTask, quirks: Quirks) -> Iterator[Row]:
-    """Join the pieces of rows that line breaks have broken: a whole row begins with a number and ends in a label."""
+    """Join rows that line breaks have split; a whole row begins with a number and ends in a label."""
     header = next(rows, None)
     if header is None:
         return
@@ -241,7 +241,7 @@ def _line(place: str) -> int:
 
 
 def _selected(rows: Iterator[Row], pairs: set[tuple[str, ...]], held_out: bool) -> Iterator[Row]:
-    """Yield the header, and the rows whose second and third cell are, or are not, among the pairs."""
+    """Yield the header, and the rows whose second and third cells are (or are not) one of the pairs."""
     yield from (row for count, row in enumerate(rows) if not count or (tuple(row[1][1:3]) in pairs) == held_out)
 
 

@@ -80,7 +80,7 @@ def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int)
 
 
 def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) -> None:
-    """Refuse single texts for a checkpoint of pairs, and pairs for one of single texts."""
+    """Refuse single texts if the checkpoint was trained on pairs, and pairs if it was trained on single texts."""
     trained = getattr(hub.task.cfg, "texts", None)
     if trained is None or trained == given:
         return

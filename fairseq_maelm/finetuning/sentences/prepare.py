@@ -209,7 +209,7 @@ def write_split(
 
 
 def label_dictionary(labels: Iterable[str]) -> Dictionary:
-    """Make the dictionary of labels; their order is that of the classes."""
+    """Make the label dictionary, in the order of the classes."""
     dictionary = Dictionary()
     for label in labels:
         if label in dictionary:

@@ -1,4 +1,4 @@
-"""Batches of windows, which are a question with a part of its context.
+"""Batches of windows, each a question with a part of its context.
 
 A sequence is ``<s> question </s> </s> window </s>``. Windows of a context begin a stride apart, and the first one that
 reaches the end of the context is the last.
@@ -122,13 +122,13 @@ class SquadDataset(BatchDataset):
         return batch
 
     def _owners_of(self, question: int) -> NDArray[np.int64]:
-        """Return for each piece of a question's context the window in which it has most context."""
+        """Return, for each piece of a question's context, the window that gives it the most context."""
         first, last = self.windows.first[question : question + 2]
         bounds = list(zip(self.windows.begin[first:last].tolist(), self.windows.end[first:last].tolist()))
         return first + most_context(bounds, range(bounds[-1][1] + 1))
 
     def _sequence(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the tokens of a window and two masks: tokens that can be answers, and those with their best context.
+        """Return a window's tokens and two masks: tokens that can be answers, and tokens with their most context here.
 
         Tokens that stand for no character cannot be answers. Both masks end with the window.
         """

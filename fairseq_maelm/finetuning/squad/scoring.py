@@ -80,7 +80,7 @@ def raw_scores(answers: Sequence[Sequence[str]], predictions: Sequence[str | Non
 def best_threshold(
     scores: NDArray[np.float64], raw: RawScores, odds: NDArray[np.float64], order: NDArray[np.int64]
 ) -> tuple[float, float]:
-    """Find the highest mean score in percent over all thresholds of the odds, and the threshold that gives it.
+    """Return the highest mean score, in percent, that a no-answer threshold gives, and this threshold.
 
     All questions start with "no answer" and are then answered in the order of their odds. A question that has an answer
     then adds its score; one that has none loses its point, unless its prediction is empty. Of several equal maxima, the

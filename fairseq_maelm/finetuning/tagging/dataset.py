@@ -27,7 +27,7 @@ class Window(NamedTuple):
 
 
 def windows_of(ends: Sequence[int], limit: int, overlap: int) -> list[Window]:
-    """Return the windows of a sentence, each word of which is labeled where it has most context.
+    """Return a sentence's windows; each word is labeled in the window that gives it the most context.
 
     The arguments are those of ``cut_windows``.
     """
@@ -40,7 +40,7 @@ def windows_of(ends: Sequence[int], limit: int, overlap: int) -> list[Window]:
 
 
 class TaggingDataset(BatchDataset):
-    """The windows of a split, each word of which is labeled in one window.
+    """A split's windows; each word is labeled in one window only.
 
     Training shuffles the windows within buckets of similar length; otherwise they are sorted by length.
 

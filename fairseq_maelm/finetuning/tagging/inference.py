@@ -78,7 +78,7 @@ def _labels_as_in_files(hub: Any, sentences: Sequence[Sequence[str]], batch_size
 
 
 def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
-    """Return whether a .txt file contains labeled words with labels of the checkpoint."""
+    """Return whether a .txt file contains words with the checkpoint's labels."""
     try:
         file = read(args.input, settings.layout)
         found = {label for sentence in file.sentences for label in convert(sentence.labels, settings.scheme)}

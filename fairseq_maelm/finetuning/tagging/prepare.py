@@ -102,7 +102,7 @@ def scheme_mistake(file: LabeledFile, scheme: str) -> str:
 
 
 def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
-    """Refuse labels of entities with a typo, which would be taken for plain labels."""
+    """Refuse entity labels with a typo, which would be taken for plain labels."""
     labels = {label: line for sentence in train.sentences for label, line in zip(sentence.labels, sentence.lines)}
     entity_like = sorted(label for label in labels if _ENTITY_LIKE.match(label))
     others = sorted(label for label in labels if label != OUTSIDE and not _ENTITY_LIKE.match(label))
@@ -128,7 +128,7 @@ def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
 
 
 def _numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
-    """Turn a file into numbers; unknown plain labels all get the number after the last label of the training file."""
+    """Turn a file into token ids and label ids; unknown plain labels share the id after the last training label."""
     numbers = {label: number for number, label in enumerate(settings.labels)}
     unknown: dict[str, int] = {}
     labels: list[int] = []

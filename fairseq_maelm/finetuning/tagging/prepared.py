@@ -1,4 +1,4 @@
-"""The folder of a tagging task: words as pieces, labels as numbers, and the layout of the original files."""
+"""A tagging task's folder: token ids, label ids, and the layout of the original files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from fairseq_maelm.text.vocabulary import UNKNOWN, TextEncoder
 
 @dataclass(frozen=True)
 class TaggingSettings:
-    """The labels of a task; the number after the last label stands for labels that are not in the training file."""
+    """A task's labels; the id after the last one is that of all labels that the training file lacks."""
 
     labels: tuple[str, ...]  # the model's, in the order of their numbers
     scheme: str  # of ``labels``: "iob1", "iob2", "iobes", or "plain" for labels that are not of entities
@@ -38,7 +38,7 @@ def read_settings(folder: Path) -> TaggingSettings:
 
 
 class TaggedSplit(NamedTuple):
-    """A split with W words of P pieces: the pieces' numbers in fairseq's dictionary, and the labels' numbers."""
+    """A split of W words and P pieces, as token ids and label ids."""
 
     pieces: NDArray[np.unsignedinteger]  # <uint16 or uint32>[P] of all words
     piece_counts: NDArray[np.int32]  # [W] pieces of each word, at least 1

@@ -25,7 +25,7 @@ class Entity(NamedTuple):
 
 
 class SchemeError(ValueError):
-    """A label that its scheme does not allow there; ``word`` is its word's index in the sentence."""
+    """A label that the scheme does not allow at its word, which is number ``word`` in the sentence, from 0."""
 
     def __init__(self, word: int, message: str) -> None:
         super().__init__(message)

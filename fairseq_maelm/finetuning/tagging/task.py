@@ -116,7 +116,7 @@ class TaggingTask(EncoderTask):
 
 
 def window_rows(logging_outputs: list[dict[str, Any]]) -> list[tuple[int, Any]]:
-    """Return for each window its number and that of its sentence, and its labels and predictions [words]."""
+    """Return, for each window, its index, its sentence's index, and its labels and predictions [words]."""
     rows: list[tuple[int, Any]] = []
     for output in logging_outputs:
         if "predictions" in output:

@@ -48,7 +48,7 @@ def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
 
 
 def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.float32) -> LoadedCheckpoint:
-    """Add to the files for transformers all others of the checkpoint, except the optimizer's state, and checksums.
+    """Write the checkpoint's other files and checksums, but no optimizer state, next to those for transformers.
 
     Returns:
         the checkpoint as it is read from the folder.

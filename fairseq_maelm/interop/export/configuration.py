@@ -21,7 +21,7 @@ SETTING_NAMES = {
 
 
 def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
-    """Return the config.json of a folder; that of an import changes only in what training has changed."""
+    """Return a folder's config.json; an imported one is kept except for what training has changed."""
     config, dictionary = source.options, source.dictionary
     if target.kept is not None:
         settings = target.kept.config

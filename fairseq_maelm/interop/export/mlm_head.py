@@ -1,4 +1,4 @@
-"""The LM head of an MAE-LM on its encoder, without the decoder through which it was trained, and how well it fits."""
+"""Put an MAE-LM's LM head on the encoder alone, without the decoder, and measure how well it fits there."""
 
 import copy
 import math
@@ -39,7 +39,7 @@ class HeadLosses:
 
 
 def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
-    """Return a checkpoint whose LM head is on the encoder, which sees masks, as in the MLM that it grew out of.
+    """Return a checkpoint without the decoder, as an MLM: the encoder reads masks, the LM head reads the encoder.
 
     Raises:
         ValueError: the checkpoint has no decoder, or an LM head that only fits its decoder.
@@ -62,7 +62,7 @@ def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
 
 
 def measure(source: LoadedCheckpoint, mlm: LoadedCheckpoint) -> HeadLosses:
-    """Return two validation losses: a checkpoint's, and the one without its decoder.
+    """Return a checkpoint's validation loss with and without its decoder.
 
     Raises:
         FileNotFoundError: the folder of the vocabulary has no validation set.

@@ -30,7 +30,7 @@ _OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
 
 
 def _format(text: str) -> str:
-    """Return the name of a format, or refuse one that starts from another."""
+    """Return the name of a format; for "onnx" say from which formats it starts."""
     if text == "onnx":
         raise argparse.ArgumentTypeError(
             "export --format mpnet, roberta or modernbert, and give the folder to torch.onnx.export; the guide "

@@ -26,7 +26,7 @@ _LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classificati
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of folder to write: its class, its labels, and the source that it goes back to."""
+    """What to export: format, architecture, head and labels, and what an import kept of its source."""
 
     format: str  # one of ``FORMATS``
     architecture: str  # one of ``ARCHITECTURES``

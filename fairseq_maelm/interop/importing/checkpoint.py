@@ -47,7 +47,7 @@ def task_options(options: dict[str, Any]) -> list[str]:
 
 
 def converted(source: Source, dictionary: Any, folder: Path) -> LoadedCheckpoint:
-    """Return a source as a checkpoint of the folder that it will be written to; ``dictionary`` has <mask>."""
+    """Return a source as the checkpoint that ``folder`` will hold; ``dictionary`` includes <mask>."""
     weights, order = dict(source.weights), source.vocabulary.order
     if order != list(range(len(order))):
         for name in ("encoder.embed_tokens.weight", "lm_head.bias"):

@@ -154,7 +154,7 @@ def _read_vocabulary(folder: Path, dictionary: Dictionary) -> SourceVocabulary:
 
 
 def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
-    """Return GPT-2's byte pairs as a tokenizer.json with the dictionary's numbers."""
+    """Return GPT-2's byte pairs as a tokenizer.json with the dictionary's ids."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
     pieces: dict[str, int] = read_json(folder / GPT2_FILES[0])

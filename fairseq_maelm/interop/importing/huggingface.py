@@ -124,7 +124,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
 
 
 def _current(name: str) -> str:
-    """Return the present name of a weight; the first BERTs have TensorFlow's names of LayerNorm's."""
+    """Return a weight's current name; the first BERTs use TensorFlow's names for LayerNorm weights."""
     return re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: f"LayerNorm.{_OLD_NAMES[old[1]]}", name)
 
 

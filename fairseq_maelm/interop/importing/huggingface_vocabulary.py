@@ -83,7 +83,7 @@ def open_source_tokenizer(folder: Path) -> Any:
 
 
 def encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
-    """Return the function from texts to ids, without special symbols, truncation and padding."""
+    """Return a function that turns texts into ids, without special symbols, truncation and padding."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: list(encode_text(tokenizer, text).ids)
@@ -139,7 +139,7 @@ def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
 
 
 def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
-    """Return the content of a tokenizer.json with new numbers for all tokens; ``where`` is named in errors."""
+    """Return the content of a tokenizer.json with new ids for all tokens; ``where`` is named in errors."""
     state = json.loads(content)
     model = state["model"]
     _add_to_model(model, state["added_tokens"])

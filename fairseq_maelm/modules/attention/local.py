@@ -122,7 +122,7 @@ def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> 
 
 
 def _once(bias: AttentionBias, name: tuple[str, int], make: Callable[[], AttentionBias]) -> AttentionBias:
-    """Make a bias once for all layers, but in a compiled graph for each: its layers have equal graphs then."""
+    """Make a bias once for all layers; when compiling, make it in each layer, so that all layers have equal graphs."""
     if torch.compiler.is_compiling():
         return make()
     if name not in bias.kept:

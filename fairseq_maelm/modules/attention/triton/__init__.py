@@ -66,7 +66,7 @@ def attend_qkv(qkv: Tensor, bias: AttentionBias | None, dropout: float, asked_fo
 
 
 def skips_hidden(query: Tensor, bias: AttentionBias, asked_for: bool = True) -> bool:
-    """Return True if ``attend`` leaves out what a window added to this bias hides."""
+    """Return True if ``attend`` skips what a window added to this bias hides."""
     return (bias.of_distance is not None or bias.max_positions is not None) and _takes(query, bias, asked_for)
 
 
