@@ -34,7 +34,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder with dict.txt, train.bin and train.idx")
     parser.add_argument("--output", type=Path, help="result file (.json); a table is written next to it")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="take over the runs of these result files")
-    parser.add_argument("--resume", action="store_true", help="leave out what the result file already holds")
+    parser.add_argument("--resume", action="store_true", help="skip what the result file already holds")
     parser.add_argument("--contenders", help="names with commas between (see --list)")
     parser.add_argument("--references", default="roberta,authors", help="whom to compare with (roberta,authors)")
     parser.add_argument("--authors-code", type=Path, help="a copy of the authors' repository")

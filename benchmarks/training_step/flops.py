@@ -190,7 +190,7 @@ def _stack(
     """Return the products of a stack over ``tokens`` positions, of which ``last`` are read at its end."""
     products: list[MatrixProduct] = []
     for number in range(stack.layers):
-        # Without self-attention no position reads another, so that all layers can leave out what the last one may.
+        # Without self-attention no position reads another, so that all layers can skip what the last one may.
         asking = last if attention == "cross" or number == stack.layers - 1 else tokens
         read = min(tokens, stack.reach(number))
         if attention != "cross" and asking == tokens:

@@ -71,7 +71,7 @@ def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
     if objective == "mlm":
         raise ValueError(
             f"{checkpoint.path} predicts masked tokens by its decoder, so its encoder cannot be trained by --objective "
-            "mlm: leave the option out"
+            "mlm: omit the option"
         )
     view = checkpoint.view
     known = {"masked-input": view.masked_input, "encoder-mask-fraction": view.mask_fraction or None}

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_vocabulary(parser)
     options.add_output(parser, "new folder for the scores")
     parser.add_argument(
-        "--method", choices=METHODS, default=METHODS[0], help="tokens hidden together: each token alone, or with the "
+        "--method", choices=METHODS, default=METHODS[0], help="what is hidden at a time: a token alone, or with the "
         "rest of its word (Kauf and Ivanova, 2023)",
     )  # fmt: skip
     parser.add_argument(

@@ -43,7 +43,7 @@ class Progress(NamedTuple):
 
 
 class Start(NamedTuple):
-    """How a run starts: with which file, and whether it is a new run."""
+    """The start of a run: its file, and whether the run is new."""
 
     file: str  # for fairseq's ``--restore-file``
     continues: bool  # whether the run continues that of its save folder
@@ -152,7 +152,7 @@ def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
         return Start(DEFAULT, continues=False, begins=True)
     if cfg.restore_file != DEFAULT:
         raise ValueError(
-            f"{trouble}, and --restore-file names this file: replace it with an intact copy, or leave the option out "
+            f"{trouble}, and --restore-file names this file: replace it with an intact copy, or omit the option "
             "to continue from the newest intact checkpoint of the folder"
         )
     return Start(_newest_whole(others, trouble, suffix, criterion), continues=True, begins=False)

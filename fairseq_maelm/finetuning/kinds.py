@@ -1,4 +1,4 @@
-"""The kinds of fine-tuning tasks, where commands look up how they differ.
+"""The kinds of fine-tuning tasks; commands look up here how they differ.
 
 A kind is a folder of this one that has a module ``kind.py`` with a ``KIND``. Adding the folder adds the kind.
 """

@@ -56,7 +56,7 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
         if given != known and given != getattr(task_options, name, None):
             raise ValueError(
                 f"--{name.replace('_', '-')} {given} contradicts the checkpoint {path}, whose encoder has {known}: "
-                "leave the option out"
+                "omit the option"
             )
         setattr(cfg, name, known)
     keeps = getattr(TASK_REGISTRY.get(getattr(cfg, "task", None)), "predicts_masked_tokens", False)

@@ -183,7 +183,7 @@ def _options(
 
 
 def _elsewhere(dataclass: Any, sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the options whose defaults refer to other sections, such as ``${common.seed}``, with these values."""
+    """Return the values of options whose defaults refer to other sections, such as ``${common.seed}``."""
     found = {}
     for name, field in dataclass.__dataclass_fields__.items():
         section, _, option = _reference(field).partition(".")

@@ -144,7 +144,8 @@ def _check_positions(config: Any) -> None:
         check_buckets(config.relative_num_buckets, config.relative_max_distance)
     if config.share_decoder_positions and "rotary" in (config.positions, config.decoder_positions):
         raise ValueError(
-            "--share-decoder-positions shares a table of position embeddings, which rotary positions do not have"
+            "--share-decoder-positions shares a table of position embeddings, which rotary positions do not have: "
+            "omit it"
         )
     _check_rotary(config)
     _check_local_attention(config)

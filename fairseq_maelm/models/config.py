@@ -63,10 +63,9 @@ class MaelmModelConfig(FairseqDataclass):
     decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "input of the decoder's attention: its own states ('self', the paper's MAE-LM), these and the "
-            "encoder's output ('self_cross'), the encoder's output only ('cross', which computes the predicted "
-            "positions alone), or, as in BART, the encoder's output and the tokens before each ('causal_cross', which "
-            f"predicts every token) ({_OF_SIZE})"
+            "help": "what the decoder attends to: its own states ('self', the paper's MAE-LM), the encoder's output "
+            "('cross', which computes the predicted positions alone), both ('self_cross'), or the encoder's output and "
+            f"earlier tokens, as in BART, which predicts every token ('causal_cross') ({_OF_SIZE})"
         },
     )
     decoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"decoder width ({_OF_ENCODER})"})

@@ -20,7 +20,7 @@ class MaskedTokenHead(nn.Module):
         embed_dim: width D of the token embeddings; another linear layer projects to it from a different width.
         vocabulary_size: number of symbols V.
         layer_norm_eps: epsilon of LayerNorm.
-        modern: leave out the biases of the dense layer and LayerNorm, as ModernBERT does.
+        modern: omit the biases of the dense layer and LayerNorm, as ModernBERT does.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
 
 
 def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Tensor, projection: _Projection) -> None:
-    """Add a chunk's products with its logits' gradient <dtype>[m, V]; the first chunk overwrites the weight's sum."""
+    """Add a chunk's gradients, given its logits' gradient <dtype>[m, V]; the first chunk overwrites the weight's."""
     torch.mm(logits, projection.weight, out=gradients.states[part])
     if logits.dtype == gradients.weight.dtype:
         gradients.weight.addmm_(logits.t(), states, beta=float(part.start > 0))

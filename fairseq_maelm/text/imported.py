@@ -29,8 +29,8 @@ def vocabulary_files(folder: Path) -> list[Path]:
     encoders = [folder / name for name in (MODEL_FILE, TOKENIZER_FILE) if (folder / name).is_file()]
     if not (folder / DICTIONARY_FILE).is_file() or not encoders:
         raise CorpusError(
-            f"there is no {DICTIONARY_FILE} in {folder}, or neither {MODEL_FILE} nor {TOKENIZER_FILE}: give a folder "
-            "that `maelm prepare corpus` or `maelm import` wrote"
+            f"there is no {DICTIONARY_FILE} in {folder} with {MODEL_FILE} or {TOKENIZER_FILE} next to it: give a "
+            "folder that `maelm prepare corpus` or `maelm import` wrote"
         )
     kept = [folder / SOURCE_FILE] if (folder / SOURCE_FILE).is_file() else []
     return [folder / DICTIONARY_FILE, encoders[0], *kept]

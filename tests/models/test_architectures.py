@@ -37,7 +37,7 @@ def test_sizes_are_the_checkpoints(task: str) -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("--encoder-layers", 3), ("--max-positions", 100)])
 def test_an_option_that_contradicts_is_refused(option: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"^{option} {value} contradicts the checkpoint .* leave the option out$"):
+    with pytest.raises(ValueError, match=f"^{option} {value} contradicts the checkpoint .* omit the option$"):
         parse("--finetune-from-model", CHECKPOINT, option, value)
 
 

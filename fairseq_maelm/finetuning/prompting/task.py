@@ -64,13 +64,13 @@ class PromptTaskConfig(FairseqDataclass):
     )
     masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = option(  # type: ignore[valid-type]
         _AS_PRETRAINED,
-        help="encoder's input at the mask; by default as in the pretraining of --finetune-from-model, or, "
-        "without that option, 'dropped'",
+        help="encoder's input at the mask (default: as in the pretraining of --finetune-from-model; without "
+        "that option 'dropped')",
     )
     encoder_mask_fraction: Optional[float] = option(
         None,
-        help="probability that pretraining left a mask in the encoder's input (delta); above 0.5, the encoder "
-        "sees the mask (default: the checkpoint's)",
+        help="fraction of masks that pretraining left in the encoder's input (delta); above 0.5 the prompt's mask "
+        "is left there too (default: the checkpoint's)",
     )
     encoder_positions: ChoiceEnum([_AS_PRETRAINED, *ENCODER_POSITIONS]) = option(  # type: ignore[valid-type]
         _AS_PRETRAINED, help="positions of the tokens that the encoder sees"

@@ -29,8 +29,8 @@ class SentenceSettings(Columns):
     seed: int = option(1, help="random seed of the held-out examples", minimum=0)
     max_length: int | None = option(
         None,
-        help="maximum number of tokens in an example; longer examples are truncated now; by default training "
-        "truncates them",
+        help="maximum number of tokens in an example, to which longer ones are truncated (default: training "
+        "truncates them)",
         minimum=SHORTEST,
     )
 

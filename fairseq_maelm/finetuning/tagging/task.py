@@ -140,7 +140,7 @@ class TaggingCriterion(FineTuningCriterion):
 
         Returns:
             the loss in nats, summed over words; their number, by which fairseq divides the gradient; and the values to
-            log. In validation, both the loss and the number leave out words whose label is not in the training file.
+            log. In validation, both the loss and the number skip words whose label is not in the training file.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=HEAD)
         logits = logits.flatten(0, 1).index_select(0, sample["rows"]).float()

@@ -1,4 +1,4 @@
-"""The target of an export: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
+"""Choose what an export contains: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classificati
 
 @dataclass(frozen=True)
 class Target:
-    """What to export: format, architecture, head and labels, and what an import kept of its source."""
+    """The target of an export: format, architecture, head and labels, and what an import kept of its source."""
 
     format: str  # one of ``FORMATS``
     architecture: str  # one of ``ARCHITECTURES``

@@ -141,7 +141,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
         except Exception as error:  # the library's errors are of all kinds
             raise ValueError(f"{file} cannot be read as weights: {error}") from error
     if not isinstance(weights, dict):
-        raise ValueError(f"{file} holds no weights by name")
+        raise ValueError(f"{file} is not a dictionary of weights")
     check_weights(weights, file)
     return dict(weights)
 

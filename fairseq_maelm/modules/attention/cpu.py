@@ -72,7 +72,7 @@ def collecting(bias: AttentionBias, key: Tensor) -> DenseBias:
 
 
 def _sequences_together(weights: int) -> int:
-    """Return the number of sequences to compute together, given the attention weights of one."""
+    """Return how many sequences to compute together if one has ``weights`` attention weights."""
     return max(1, _WEIGHTS_TOGETHER // max(weights, 1))
 
 
