@@ -84,7 +84,7 @@ def pairs(places: Any, log: Path) -> dict[str, Any]:
 def rank(places: Any, log: Path) -> dict[str, Any]:
     """Return effective ranks of real tokens, of all tokens with masks and of masks, and what only masks have.
 
-    The latter are the percentage of their energy outside of the leading directions of real text, and the further directions.
+    The last are the percentage of their energy outside of real text's leading directions, and the further directions.
     """
     (model,) = json.loads((Path(places.text("{results}_analysis")) / "results.json").read_bytes())
     ranks = {(own["condition"], own["token_set"]): own["effective_rank"] for own in model["ranks"]}
