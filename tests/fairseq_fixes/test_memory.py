@@ -1,4 +1,4 @@
-"""A training process on a CPU keeps the memory that it frees, unless its user chose an allocator."""
+"""A training process on a CPU keeps the memory that it frees, but no holes, unless its user chose an allocator."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairseq_maelm.fairseq_fixes import memory, resuming
+from fairseq_maelm.fairseq_fixes import memory, resuming, unused_memory
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
@@ -60,3 +60,46 @@ def test_a_training_on_a_cpu_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(resuming, "_load_checkpoint", lambda cfg, trainer: (None, None))
     resuming._load(SimpleNamespace(save_dir="run"), SimpleNamespace(device=SimpleNamespace(type=device)))
     assert len(called) == calls
+
+
+# Prints the resident MB before and after every second block of 1 MB is freed, and after holes are given back.
+HOLES = """
+import numpy, resource
+from pathlib import Path
+from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
+from fairseq_maelm.fairseq_fixes.unused_memory import give_back_unused_memory
+keep_freed_memory()
+def show():
+    print(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20)
+blocks = [numpy.ones(2**17) for _ in range(400)]
+show()
+del blocks[::2]
+show()
+give_back_unused_memory()
+show()
+assert all((block == 1).all() for block in blocks)
+"""
+
+
+def test_holes_in_the_heap_are_given_back() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in memory._USERS_CHOICE}
+    command = [sys.executable, "-c", HOLES]
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    full, freed, given_back = map(int, output.split())
+    assert freed > full - 50, "freed memory is kept"
+    assert given_back < full - 150
+
+
+@pytest.mark.parametrize(("device", "seconds", "calls"), [("cpu", 31, 1), ("cpu", 29, 0), ("cuda", 31, 0)])
+def test_holes_are_given_back_twice_a_minute(
+    monkeypatch: pytest.MonkeyPatch, device: str, seconds: int, calls: int
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(unused_memory, "_given_back", 0.0)
+    monkeypatch.setattr(unused_memory, "time", SimpleNamespace(monotonic=lambda: float(seconds)))
+    monkeypatch.setattr(unused_memory, "give_back_unused_memory", lambda: called.append("given back"))
+    monkeypatch.setattr(unused_memory, "_set_num_updates", lambda trainer, updates: called.append(str(updates)))
+    trainer = SimpleNamespace(device=SimpleNamespace(type=device))
+    for updates in (7, 8):
+        unused_memory._count_update(trainer, updates)
+    assert called == ["7", *["given back"] * calls, "8"]
