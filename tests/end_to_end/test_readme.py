@@ -52,7 +52,7 @@ def commands(block: str) -> list[str]:
 
 def shown_output(block: str, command: str) -> list[str]:
     """Return the lines that a block shows as the output of its only command."""
-    lines = block.splitlines()
+    lines = re.sub(r"\\\n\s*", "", block).splitlines()
     return [line.strip() for line in lines if line.strip() and line != command] if command in lines else []
 
 
@@ -90,6 +90,12 @@ def run_shortened(command: str, folder: Path, unused: set[str]) -> str:
     if "$(maelm user-dir)" in command:
         command = command.replace("$(maelm user-dir)", run(["maelm", "user-dir"]).strip())
     return run(shlex.split(command), cwd=folder)
+
+
+def test_the_readme_fits_on_screens() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    # A code line beyond 100 characters has to be scrolled on GitHub.
+    assert len(lines) <= 130 and not [line for line in lines if line.startswith("    ") and len(line) > 100]
 
 
 @pytest.mark.slow
