@@ -52,7 +52,7 @@ class MaelmDecoder(nn.Module):
         """Return the input of ``forward``: encoder states, and mask embeddings elsewhere, <float>[B, T, D]."""
         if layout is None:
             return visible.states
-        return reassemble(visible.states, encoder.embed_tokens.weight[encoder.mask_index], layout)
+        return reassemble(visible.states, visible.mask_embedding, layout)
 
     def forward(
         self,

@@ -89,7 +89,7 @@ class CrossDecoder(SelfCrossDecoder):
         """
         if layout is None:
             return visible.states
-        masks = encoder.embed_tokens.weight[encoder.mask_index].to(visible.states.dtype)
+        masks = visible.mask_embedding.to(visible.states.dtype)
         rows = masks.expand(len(layout["predicted_slots"]), -1)
         if not len(layout["returned_outputs"]):
             return rows

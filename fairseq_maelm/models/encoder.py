@@ -14,6 +14,7 @@ from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions
+from fairseq_maelm.modules.token_embedding import embed
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 
@@ -25,12 +26,14 @@ class EncoderOutput(NamedTuple):
             are undefined.
         all_states: L + 1 tensors <float>[B, S, D]: the embeddings, then the states after each layer.
         tokens: <int64>[B, S] the encoded tokens.
+        mask_embedding: <float>[D] the embedding of ``<mask>``, for a decoder.
         output_at: the only positions that have states; None for all positions.
     """
 
     states: Tensor
     all_states: list[Tensor]
     tokens: Tensor
+    mask_embedding: Tensor
     output_at: OutputPositions | None = None
 
 
@@ -91,19 +94,19 @@ class MaelmEncoder(FairseqEncoder):
         """
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
-        states = self._embed(src_tokens, positions)
+        states, mask_embedding = self._embed(src_tokens, positions)
         bias = self._bias(positions, self._lengths(src_tokens, padded), states)
         all_states = run_layers(self.layers, states, bias, output_at)
         if self.final_layer_norm is not None:
             all_states[-1] = self.final_layer_norm(all_states[-1])
-        return EncoderOutput(all_states[-1], all_states, src_tokens, output_at)
+        return EncoderOutput(all_states[-1], all_states, src_tokens, mask_embedding, output_at)
 
-    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Return the first layer's input <float>[B, S, D]."""
-        states = self.embed_tokens(tokens)
+    def _embed(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first layer's input <float>[B, S, D] and the mask's embedding <float>[D]."""
+        states, mask_embedding = embed(self.embed_tokens, tokens, self.mask_index)
         if self.embed_positions is not None:
             states = states + self.embed_positions(positions)
-        return dropout(self.layernorm_embedding(states), self.layer_config.dropout, self.training)
+        return dropout(self.layernorm_embedding(states), self.layer_config.dropout, self.training), mask_embedding
 
     def _lengths(self, tokens: Tensor, padded: bool | None) -> Tensor | None:
         """Return the lengths of the sequences <int64>[B], or None where there is no padding to hide."""

@@ -144,7 +144,7 @@ class MaelmModel(FairseqTextModel):
             return self.decoder.reassemble(visible, self.encoder, layout)
         if layout is None or visible.output_at is not None:
             return visible.states
-        return reassemble(visible.states, self.encoder.embed_tokens.weight[self.mask_index], layout)
+        return reassemble(visible.states, visible.mask_embedding, layout)
 
     def decode(
         self, full: Tensor, visible: EncoderOutput, layout: Layout | None, output_at: OutputPositions | None = None

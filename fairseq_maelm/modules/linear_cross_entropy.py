@@ -206,7 +206,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         else:
             for gradient in gradients:
                 gradient.mul_(scale)
-        of_weight, of_bias = gradients.weight[: len(weight)], gradients.bias[: len(bias)]
+        of_weight, of_bias = gradients.weight, gradients.bias
+        if len(of_weight) > len(weight):  # to a view torch would not add other gradients in place
+            of_weight, of_bias = of_weight[: len(weight)], of_bias[: len(bias)]
         return gradients.states.to(states.dtype), of_weight.to(weight.dtype), of_bias.to(bias.dtype), None, None, None
 
 

@@ -138,6 +138,10 @@ _TRAINED = {
     "--decoder-positions rotary --decoder-attention-heads 128": "heads of even width.*decoder have 1",
     "--bf16": "use --precision bf16",
     "--decoder-attention cross --decoder-layers 0 --masked-input kept": "needs a decoder: --decoder-layers is 0",
+    "--decoder-attention causal_cross --decoder-layers 0 --masked-input kept": "causal_cross needs a decoder",
+    "--decoder-attention causal": "invalid choice: 'causal' .choose from",
+    "--arch maelm_modern_tiny --decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
+    "--decoder-attention cross --encoder-mask-fraction 0.5 --masked-input kept": "needs --masked-input dropped",
     "--share-decoder-positions --decoder-embed-dim 64": "needs a decoder as wide as the encoder",
     "--encoder-mask-fraction 0.5 --masked-input kept": "needs --masked-input dropped, not kept",
     # A checkpoint whose size or shape differs: the plugin's message, and not fairseq's.
