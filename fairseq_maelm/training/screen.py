@@ -99,6 +99,9 @@ class Screen(logging.Handler):
             # Only the first rank logs information.
             if trainer is None or logging.root.level > logging.INFO:
                 continue
+            loss = running_loss()
+            if loss is not None:
+                self._last = {**self._last, "loss": loss}
             line = self.line(trainer.get_num_updates(), time.monotonic())
             if line is not None and self._is_terminal:
                 self._write(line, end="")
@@ -136,6 +139,16 @@ class LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Write no more; a full disk is reported where checkpoints are written."""
         self.setLevel(logging.CRITICAL + 1)
+
+
+def running_loss() -> float | None:
+    """Return the mean loss since fairseq last logged it, or None if there was no update since then."""
+    from fairseq.logging import metrics  # imported late, like all of fairseq here
+
+    try:
+        return float(metrics.get_smoothed_value("train_inner", "loss"))
+    except (KeyError, TypeError):
+        return None
 
 
 def _short(text: str) -> str:

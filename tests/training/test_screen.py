@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from end_to_end.small import NARROW, cut, training
 from end_to_end.toy import losses, run, toy_data
+from fairseq.logging import metrics
 from support import logging_kept
 
 from fairseq_maelm.cli import main
 from fairseq_maelm.training import screen
-from fairseq_maelm.training.screen import LOG_FILE, LogFile, Screen, show_in_rank, shown
+from fairseq_maelm.training.screen import LOG_FILE, LogFile, Screen, running_loss, show_in_rank, shown
 
 __all__ = ["toy_data"]
 
@@ -90,6 +91,17 @@ def test_epochs_that_limit_a_training_count_between_records(monkeypatch: pytest.
     line = screen.line(200, 1050.0)
     screen.close()
     assert line is not None and line.endswith("50 %, 4 updates/s, loss 7.250, 0:00:50 left")
+
+
+def test_the_loss_is_known_before_fairseq_logs_it() -> None:
+    metrics.reset_meters("train_inner")
+    assert running_loss() is None
+    with metrics.aggregate("train_inner"):
+        for loss in (7.0, 8.0):
+            metrics.log_scalar("loss", loss, weight=2, round=3)
+    assert running_loss() == 7.5
+    metrics.reset_meters("train_inner")
+    assert running_loss() is None
 
 
 def test_lines_besides_the_progress(capsys: pytest.CaptureFixture[str]) -> None:
