@@ -8,6 +8,7 @@ import pytest
 from end_to_end.toy import ROOT
 
 from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.studies.plan import Places
 
 PLAN = ROOT / "examples" / "adaptation" / "study.yaml"
 with pytest.MonkeyPatch.context() as patch:
@@ -61,6 +62,18 @@ def test_everything_is_measured_before_and_after(commands: list[str]) -> None:
     assert count("maelm finetune", "--disable-validation") == 9
 
 
+def test_fine_tuned_models_are_removed_when_they_have_a_score(tmp_path: Path) -> None:
+    texts = rows.Plan(PLAN, {}).content["texts"]
+    known = {"output": tmp_path, "row": "a", "task": "b", "seed": 1, **texts}
+    for name in ("tuned/a_b_1", "scores"):
+        (tmp_path / name).mkdir(parents=True)
+    study.tidy(Places(known, {}))
+    assert (tmp_path / "tuned" / "a_b_1").exists()
+    write_json(tmp_path / "scores" / "a_b_1.json", {"f1": 50})
+    study.tidy(Places(known, {}))
+    assert not (tmp_path / "tuned" / "a_b_1").exists()
+
+
 def finished(folder: Path, **results: dict[str, Any]) -> None:
     """Write a study's folder with trials that have these results, by their rates."""
     runs = {rate: {"step": "trial", "row": "papers-1M-mlm", "learning-rate": rate} for rate in results}
@@ -105,11 +118,7 @@ def test_what_masks_have_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "a_analysis").mkdir()
     (tmp_path / "a_analysis" / "results.json").write_text(json.dumps([model]))
 
-    class Places:
-        def text(self, template: str) -> str:
-            return template.replace("{results}", str(tmp_path / "a"))
-
-    assert study.rank(Places(), tmp_path) == {
+    assert study.rank(Places({"results": tmp_path / "a"}, {}), tmp_path) == {
         "rank, no masks": 40, "rank, with masks": 45, "rank, masks": 9, "energy of masks outside": 25,
         "directions of masks alone": 3,
     }  # fmt: skip
