@@ -109,10 +109,10 @@ def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor
     With ``of_bias`` <float>[V], to which the gradient of the bias is added, the logits are overwritten by their
     gradient: (probabilities - one-hot targets) * scale.
     """
-    largest, correct = _compare(logits, target)
     probabilities = F.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    largest, most_probable, correct = _largest(logits, probabilities, target)
     # The probability of the largest logit is at least 1 / V, so its logarithm loses nothing.
-    log_sum = largest - probabilities.amax(dim=-1, keepdim=True).log()
+    log_sum = largest - most_probable.log()
     log_probs = logits.gather(1, target) - log_sum
     if of_bias is not None:
         # Subtracting 1 from a rounded probability close to 1 would leave nothing.
@@ -124,11 +124,11 @@ def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor
     return MaskedTokenLoss(-log_probs.sum(), correct.sum())
 
 
-def _compare(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest logit of each row <dtype>[m, 1], and whether the target is the first one with it."""
+def _largest(logits: Tensor, probabilities: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each row's largest logit, its probability, and whether the target is the first with it, all [m, 1]."""
     if logits.device.type != "cpu":
         largest, place = logits.max(dim=-1, keepdim=True)
-        return largest, place == target
+        return largest, probabilities.gather(1, place), place == target
     # On a CPU the largest number alone takes a tenth of the time that its place takes, so the place is looked up only
     # where another symbol has the target's logit.
     of_target = logits.gather(1, target)
@@ -137,7 +137,7 @@ def _compare(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     correct, tied = of_target > others, (of_target == others)[:, 0]
     if tied.any():
         correct[tied] = logits[tied].argmax(dim=-1, keepdim=True) == target[tied]
-    return torch.maximum(of_target, others), correct
+    return torch.maximum(of_target, others), probabilities.amax(dim=-1, keepdim=True), correct
 
 
 def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
