@@ -2,6 +2,7 @@
 # Fine-tune an encoder on a folder of `maelm prepare glue` or `maelm prepare sentences`.
 #     [LR=X] [EPOCHS=N] [BATCH=N] [METRIC=NAME] bash finetune.sh TASK CHECKPOINT SAVE_DIR [OPTION OF FAIRSEQ-TRAIN ...]
 # The paper's search (Table 4): LR 2e-5 3e-5 4e-5 5e-5, BATCH 16 32, EPOCHS 2 3 5 10, WARM_UP 6 10.
+# A narrower encoder than 768 needs a higher LR: `maelm finetune` multiplies by the square of 768 / width.
 # MNLI also needs: --valid-subset valid,valid1. On a CPU append: --cpu, and omit --fp16 below.
 set -euo pipefail
 TASK=${1:?the task folder} CHECKPOINT=${2:?the checkpoint file} SAVE_DIR=${3:?the folder for checkpoints}

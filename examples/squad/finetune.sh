@@ -3,6 +3,7 @@
 #     [LR=X] [EPOCHS=N] [BATCH=N] [METRIC=f1] bash finetune.sh TASK CHECKPOINT SAVE_DIR UPDATES [OPTION ...]
 # UPDATES: EPOCHS times the windows of the questions over BATCH; about 8,300 an epoch of SQuAD 2.0 with 16 in a batch.
 # The paper's search (Table 5): LR 2e-5 3e-5 4e-5 5e-5, BATCH 16 32, EPOCHS 2 3, warm-up 6 or 10 % of the updates.
+# A narrower encoder than 768 needs a higher LR: `maelm finetune` multiplies by the square of 768 / width.
 set -euo pipefail
 TASK=${1:?the task folder} CHECKPOINT=${2:?the checkpoint file} SAVE_DIR=${3:?the folder for checkpoints}
 UPDATES=${4:?the number of updates}

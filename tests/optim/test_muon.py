@@ -175,7 +175,9 @@ def test_every_parameter_is_in_one_group(architecture: str) -> None:
         rows, columns = shapes[name].shape
         count = matrices_in(shapes[name])
         last = name.split(".")[-2]
-        assert count == 3 if last == "qkv_proj" else count in (1, 2) and (count == 1 or last == "fc1"), name
+        assert count == 3 if last == "qkv_proj" else count in (1, 2) and (count == 1 or last in ("fc1", "kv_proj")), (
+            name
+        )
         assert rows % count == 0 and (last != "qkv_proj" or rows == 3 * columns)
     assert all(shapes[name].ndim == 1 or "relative" in name for name in kinds["undecayed"])
     heads = {f"classification_heads.head.{layer}.weight" for layer in ("dense", "out_proj")}

@@ -16,6 +16,9 @@ from recipes.dry_runs import ROOT, recipe_command
 
 EXAMPLES = ROOT / "examples"
 
+# With the rate of base models, which the scripts are for.
+FINE_TUNING = ("maelm", "finetune", "--gpus", 1, "--lr", 3e-5)
+
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
@@ -112,7 +115,7 @@ def test_finetuning(programs: Path, tmp_path: Path) -> None:
     task, vocabulary = tmp_path / "task", ["--vocabulary", "maelm-english-6m-uncased"]
     tables = ["--train", tmp_path / "train.tsv", "--valid", tmp_path / "train.tsv"]
     run(["maelm", "prepare", "sentences", *tables, *vocabulary, "--output", task])
-    expected = dry_run(["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", tmp_path, "--gpus", 1])
+    expected = dry_run([*FINE_TUNING, task, "--checkpoint", checkpoint, "--output", tmp_path])
     assert script_options(programs, "glue/finetune.sh", [task, checkpoint, tmp_path]) == expected
 
 
@@ -125,6 +128,6 @@ def test_questions(programs: Path, tmp_path: Path) -> None:
     task, file = tmp_path / "task", tmp_path / "data.json"
     prepare = ["maelm", "prepare", "squad", "--train", file, "--valid", file, "--output", task]
     run([*prepare, "--vocabulary", "maelm-english-6m-uncased"])
-    expected = dry_run(["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", tmp_path, "--gpus", 1])
+    expected = dry_run([*FINE_TUNING, task, "--checkpoint", checkpoint, "--output", tmp_path])
     words = [task, checkpoint, tmp_path, expected["max_update"]]
     assert script_options(programs, "squad/finetune.sh", words) == expected
