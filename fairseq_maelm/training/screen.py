@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -33,7 +34,7 @@ _SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ", "an epoch 
 _NO_METRICS = {"epoch", "bsz", "wpb", "wps", "ups", "wall", "train_wall", "num_updates", "masked", "padding"}
 # fairseq's message after all checks and before the first update.
 _BEGIN = "begin training epoch"
-_SECONDS_IN_TERMINAL, _SECONDS_IN_FILE = 1.0, 60.0
+_SECONDS_IN_TERMINAL, _SECONDS_IN_FILE, _SECONDS_OF_SPEED = 1.0, 60.0, 60.0
 
 
 class Screen(logging.Handler):
@@ -47,7 +48,8 @@ class Screen(logging.Handler):
         super().__init__()
         self.setFormatter(_SHORT)
         self._limits, self._last = limits, dict[str, float]()
-        self._first: tuple[int, float] | None = None  # updates and time at the first look
+        # Updates and the times when they were first seen, those of about a minute: a start is often slow.
+        self._looks = deque[tuple[int, float]]()
         self._ended = threading.Event()
         self._is_terminal = sys.stderr.isatty()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -74,9 +76,12 @@ class Screen(logging.Handler):
 
     def line(self, updates: int, now: float) -> str | None:
         """Return the progress at an update and a time in seconds; None before the first update."""
-        if self._first is None:
-            self._first = updates, now
-        first, begun = self._first
+        looks = self._looks
+        if not looks or updates > looks[-1][0]:
+            looks.append((updates, now))
+        while len(looks) > 2 and now - looks[1][1] >= _SECONDS_OF_SPEED:
+            looks.popleft()
+        first, begun = looks[0]
         if updates <= first:
             return None
         speed = (updates - first) / (now - begun)

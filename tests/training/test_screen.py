@@ -83,6 +83,25 @@ def test_the_line_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines["[##########          ] "] == "[######       ] 50 %, 4 updates/s, loss 7.250, 0:00:25 left"
 
 
+def test_a_slow_start_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    screen = Screen({"max_update": 1000})
+    # Ten updates in the first hundred seconds, then ten a second, seen every second.
+    lines = [screen.line(updates, now) for updates, now in [(0, 0.0), (10, 100.0)]]
+    lines += [screen.line(10 + 10 * second, 100.0 + second) for second in range(1, 71)]
+    screen.close()
+    assert str(lines[1]).endswith("1 %, 0.1 updates/s, 2:45:00 left")
+    assert str(lines[-1]).endswith("71 %, 10 updates/s, 0:00:29 left")
+
+
+def test_updates_of_minutes_have_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    screen = Screen({"max_update": 10})
+    lines = [screen.line(int(second // 100), second) for second in map(float, range(0, 501, 10))]
+    screen.close()
+    assert str(lines[-1]).endswith("50 %, 0.01 updates/s, 0:08:20 left")
+
+
 def test_epochs_that_limit_a_training_count_between_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", io.StringIO())
     screen = Screen({"max_epoch": 4})
