@@ -191,7 +191,7 @@ def check_stack(real: Tensor, mask: Tensor, layers: Iterable[AttentionWeights]) 
 
 
 def logarithm_of_recursive_bound(checks: Sequence[LayerCheck]) -> list[float]:
-    """Return log10 of the bound on |R^l| that follows from |R^0|, for l from 0 to the number of checks.
+    """Return log10 of the bound on |R^l| that follows from |R^0|, for l = 0 ... len(checks).
 
     The paper's bound is (4 max epsilon)^((3^l - 1) / 2) |R^0|^(3^l); here each layer has its own epsilon.
     """
@@ -209,6 +209,6 @@ def random_weights(width: int, heads: int, generator: torch.Generator, scale: fl
 
 
 def attention_weights(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> AttentionWeights:
-    """Combine input projections <float>[H, D, d_h] and the output projection <float>[H, d_h, D] of row vectors."""
+    """Combine query, key and value <float>[H, D, d_h] and output <float>[H, d_h, D], which multiply row vectors."""
     query, key, value, output = (each.detach().double().cpu() for each in (query, key, value, output))
     return AttentionWeights(query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5, value @ output)

@@ -192,7 +192,7 @@ def _plain(value: Any, path: Path, place: str, depth: int, count: Iterator[int])
 
 
 def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, section: str) -> dict[str, Any]:
-    """Return only those options that a dataclass of fairseq's kind declares.
+    """Return only those options that ``dataclass`` declares.
 
     Raises:
         CheckpointError: the type of an option does not allow its value.

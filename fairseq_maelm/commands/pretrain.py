@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser, "encoder or pretrained model to continue from", required=False)
     parser.add_argument(
         "--objective", choices=_OBJECTIVES, default=_OBJECTIVES[0],
-        help="with --checkpoint: MAE-LM, or MLM with BERT's 80/10/10 for an encoder without a decoder",
+        help="with --checkpoint: MAE-LM; or BERT's MLM (80/10/10), only for encoders without a decoder",
     )  # fmt: skip
     parser.add_argument(
         "--general-data", metavar="DATA",
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Pretrain, or write the command of fairseq-train."""
+    """Pretrain, or print the fairseq-train command."""
     folders = [Path(folder) for folder in args.data.split(":")]
     if not (folders[0] / "dict.txt").is_file():
         raise FileNotFoundError(

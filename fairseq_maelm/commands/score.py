@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_vocabulary(parser)
     options.add_output(parser, "new folder for the scores")
     parser.add_argument(
-        "--method", choices=METHODS, default=METHODS[0], help="what is hidden at a time: a token alone, or with the "
-        "rest of its word (Kauf and Ivanova, 2023)",
+        "--method", choices=METHODS, default=METHODS[0], help="what to hide to score a token: only this token, or "
+        "also the rest of its word (Kauf and Ivanova, 2023)",
     )  # fmt: skip
     parser.add_argument(
         "--compare", type=existing_path, metavar="FOLDER", help="another model's --output for the same pairs; the "

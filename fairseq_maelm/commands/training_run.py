@@ -52,12 +52,12 @@ def after_interrupt(args: argparse.Namespace) -> str:
 
 
 def start_training(words: list[str], args: argparse.Namespace, what: str) -> None:
-    """Run a command of fairseq-train in this process, which has already imported most of it, or write the command.
+    """Run fairseq-train in this process, where most of it is already imported, or print the command.
 
     Args:
         words: the command.
         args: the arguments of ``maelm pretrain`` or ``maelm finetune``.
-        what: a title of the training, such as "fine-tuning on FOLDER".
+        what: a title for the log, such as "fine-tuning on FOLDER".
 
     Raises:
         ValueError: fairseq-train does not accept the options, or the save folder holds a run with other settings.

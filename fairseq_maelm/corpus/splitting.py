@@ -22,7 +22,7 @@ def random_keys(first: int, count: int, seed: int, purpose: str) -> NDArray[np.u
 
 
 class Split(NamedTuple):
-    """A rule that gives each document of the corpus its target."""
+    """Maps each document to a training shard or to validation."""
 
     seed: int
     shards: int  # number of shards of the training split

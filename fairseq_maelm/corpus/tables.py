@@ -86,10 +86,10 @@ def read_table(
     Args:
         path: a .tsv, .csv, .jsonl or .json file, plain or with .gz or .xz appended; any other name is read as .tsv.
         columns: the columns of texts and labels.
-        texts: number of texts of a row, if known: a table with only that many columns has no labels. Otherwise a table
-            has labels if its columns are not given.
+        texts: number of texts of a row, if known: a table with only that many columns has no labels. If unknown, a
+            table whose columns are not given has labels.
         label_optional: accept a table that lacks the column of the label.
-        complete: whether a row with these texts is accepted, some of which may be empty.
+        complete: function of a row's texts that decides whether empty ones are accepted.
         rows: rows to take instead of those of the file.
 
     Raises:

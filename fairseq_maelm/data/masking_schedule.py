@@ -66,7 +66,7 @@ class RatedBatches(WatchedBatches):
             self._first_update = self._resumed_at
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Sequence[int]]:
-        """Return this rank's batches of the whole epoch in order, as fairseq does, and set the dataset's rate."""
+        """Return this rank's batches of the whole epoch in order, as fairseq does, and set the masking rate."""
         batches: list[Sequence[int]] = super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
         made = np.zeros(len(self.dataset), dtype=np.int32)
         for place, batch in enumerate(batches[self.first_batch :], self.first_batch):

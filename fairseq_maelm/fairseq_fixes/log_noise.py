@@ -1,8 +1,8 @@
 """Suppress lines that fairseq writes at the start of a training and that are useless or wrong.
 
-Reason: fairseq takes all parameters that a model lacks for one shared parameter: a model without biases gets a line for
-each of them. It logs four lines whenever batches are made, and causes warnings of other libraries that users of
-fairseq-train cannot change.
+Reason: fairseq treats all parameters that a model lacks as one shared parameter, and logs a line for each absent bias.
+It logs four lines whenever batches are made, and causes warnings of other libraries that users of fairseq-train cannot
+change.
 Test: tests/fairseq_fixes/test_log_noise.py.
 """
 

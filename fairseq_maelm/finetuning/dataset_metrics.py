@@ -5,7 +5,7 @@ and ``reduce_metrics`` passes them to ``log_collected``. Predictions are stored 
 occurs in two batches counts once, and the metrics are computed when validation ends. Such a criterion must report that
 its logging outputs cannot be summed.
 
-Metrics are in percent. An undefined one (no positive examples or predictions, or a constant side) is 0, so that a model
+Metrics are in percent. An undefined one (no positive examples or predictions, or constant values) is 0, so that a model
 with constant predictions ranks last. Predictions that are infinite or NaN make a correlation NaN.
 """
 

@@ -180,7 +180,7 @@ def transformers_outputs(
 ) -> dict[str, Tensor]:
     """Compute the outputs of ``checkpoint_outputs`` with models of transformers, without and with the head.
 
-    ``order`` <int64>[V] has their id of each of our symbols; ``tokens`` <int64>[B, S] and scores are in our order.
+    ``order`` <int64>[V] maps our token ids to theirs; ``tokens`` <int64>[B, S] and scores are in our order.
     """
     inputs, masked = {"input_ids": order[tokens], "attention_mask": tokens.ne(PAD).long()}, tokens == len(order) - 1
     states = encoder(**inputs).last_hidden_state

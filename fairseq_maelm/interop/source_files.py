@@ -34,7 +34,7 @@ _KEPT_WEIGHTS = (_POSITIONS, _TOKEN_TYPES, *_POOLER)
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files, the ids and the weights of a source that our checkpoint does not hold."""
+    """Those files, ids and weights of a source that our checkpoint does not hold."""
 
     order: Tensor  # <int64>[V] the source's id of each of our symbols
     vocabulary: int  # the fingerprint of our dictionary

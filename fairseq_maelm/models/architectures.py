@@ -33,8 +33,8 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
     """Fill in the options that ``--finetune-from-model`` stores; called by fairseq.
 
     Options of the encoder must agree with the checkpoint. Those of the decoder are taken where they are not given: a
-    task may replace the checkpoint's decoder. A checkpoint without one leaves them open, except for a task that uses it
-    as it is.
+    task may replace the checkpoint's decoder. A checkpoint without one sets them only for tasks that predict masked
+    tokens.
 
     Args:
         cfg: the options that were given; changed in place.

@@ -90,7 +90,7 @@ class MaelmModelConfig(FairseqDataclass):
         },
     )
     decoder_positions: Optional[ChoiceEnum(list(POSITIONS))] = field(  # type: ignore[valid-type]
-        default=None, metadata={"help": f"positions in the decoder, which has no relative bias ({_OF_ENCODER})"}
+        default=None, metadata={"help": f"decoder positions: embeddings alone, or rotary ({_OF_ENCODER})"}
     )
     rotary_base: Optional[int] = field(
         default=None,

@@ -236,7 +236,7 @@ class MaelmHubInterface(nn.Module):
         self._check_tokens(tokens, function, 1, 2)
         tokens = (tokens[None] if tokens.dim() == 1 else tokens).long()
         if not tokens.numel():
-            raise ValueError(f"{function} needs at least one token, not {list(tokens.shape)}")
+            raise ValueError(f"{function} needs at least one token, got shape {list(tokens.shape)}")
         positions = self.model.max_positions()
         self.check_length(tokens.shape[1], f"split it, or cut it by encode(..., max_length={positions})")
         return tokens

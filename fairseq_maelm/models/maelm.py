@@ -138,7 +138,7 @@ class MaelmModel(FairseqTextModel):
     def reassemble(self, visible: EncoderOutput, layout: Layout | None) -> Tensor:
         """Return the decoder's input <float>[B, T, D]: encoder states, and mask embeddings at masked positions.
 
-        It is <float>[M, D] where only M positions are computed: by a decoder of cross-attention alone, or without one.
+        It is <float>[M, D] if only M positions are computed: with cross-attention only, or without a decoder.
         """
         if self.decoder is not None:
             return self.decoder.reassemble(visible, self.encoder, layout)

@@ -49,7 +49,7 @@ class Progress:
             self._write(message)
 
     def show(self, running: Sequence[tuple[str, Path, float]]) -> None:
-        """Show the state if it is time to: name, log and cost of each running job."""
+        """Show the state if it is time; ``running`` is each job's name, log and cost."""
         now = time.monotonic()
         if now - self._shown >= (1.0 if self._terminal else 60.0):
             self._shown = now

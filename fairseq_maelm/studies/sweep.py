@@ -118,8 +118,8 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
         other = name if name in read else value.partition(":")[2] or next(iter(read), "")
         if other not in read:
             raise UsageError(
-                f"--checkpoint {name}={value} needs a checkpoint for its size: give one as NAME=PATH, and write "
-                "random:NAME unless it is the first"
+                f"--checkpoint {name}={value} needs a checkpoint for its size: add --checkpoint NAME=PATH, and "
+                "write random:NAME"
             )
         models[name] = read[other]._replace(random=name not in read)
     return models

@@ -37,7 +37,7 @@ class EncoderTask(FairseqTask):
         if kind is not None and not issubclass(kind, MaelmModel):
             raise ValueError(
                 f"the task {self.name} needs a model of this package, which {name} is not: give --arch, one of "
-                f"{', '.join(SIZES)}. fairseq's own tasks, such as masked_lm and sentence_prediction, train its models"
+                f"{', '.join(SIZES)}; or use a task of fairseq, such as masked_lm or sentence_prediction"
             )
         return super().build_model(cfg, from_checkpoint)
 

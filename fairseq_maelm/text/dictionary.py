@@ -50,7 +50,7 @@ def check_shards(folders: Sequence[str]) -> None:
         if path.read_bytes() != dictionaries[0].read_bytes():
             raise ValueError(
                 f"{path} differs from {dictionaries[0]}: the shards of a corpus must share one dictionary. Prepare "
-                "them together, by `maelm prepare corpus --shards`, or with the first one's sentencepiece.bpe.model"
+                "them together, by `maelm prepare corpus --shards`, or with the first shard's sentencepiece.bpe.model"
             )
 
 

@@ -64,7 +64,7 @@ def clock(seconds: float) -> str:
 
 
 def bar(share: float, space: int = _BAR + 3) -> str:
-    """Return a bar for a share in [0, 1] and a space after it, as long as there is room for; "" if there is none."""
+    """Return a bar for a share in [0, 1] and a space, in at most ``space`` columns; "" if these are too few."""
     length = min(_BAR, space - 3)
     return f"[{'#' * int(share * length):<{length}}] " if length >= _LEAST_BAR else ""
 

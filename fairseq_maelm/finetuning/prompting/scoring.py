@@ -36,9 +36,8 @@ def prompt_input(examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, vie
 def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
     """Score K labels by their words: <float32>[B, K] for B examples.
 
-    A word's score is the mean log-probability of its pieces at the masks of the sequence that has one mask for each
-    piece. If all words are single pieces, it is the logit, which differs from the log-probability only by a constant of
-    the example.
+    A word of n pieces gets their mean log-probability at the masks of the sequence that has n masks. If all words are
+    single pieces, scores are logits, which differ from log-probabilities only by a constant per example.
 
     Args:
         logits: <float>[M, V] at the masks of ``prompt_input``'s batch, in order.

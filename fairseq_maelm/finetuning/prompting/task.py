@@ -80,7 +80,7 @@ class PromptTaskConfig(FairseqDataclass):
 
 
 def complete_view(cfg: Any) -> EncoderView:
-    """Complete the options of the encoder's view from the pretrained checkpoint, in place, and return the view."""
+    """Fill in missing options of the encoder's input from the pretrained checkpoint; return them as a view."""
     pretrained = EncoderView()
     # The path is set only when training starts; checkpoints do not store it.
     if cfg.finetune_from_model:

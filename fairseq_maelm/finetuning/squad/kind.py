@@ -23,8 +23,8 @@ def add_threshold(parser: Any) -> None:
     """Declare ``--threshold``."""
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",
-        help="largest value, in logits, of the score of no answer minus the score of the best answer at which that "
-        "answer is given; inf always gives an answer (default: the checkpoint's --null-threshold, usually 0)",
+        help="give no answer if it outscores the best answer by more than this, in logits; inf always gives an answer "
+        "(default: the checkpoint's --null-threshold, usually 0)",
     )  # fmt: skip
 
 

@@ -50,9 +50,8 @@ class SquadTaskConfig(FairseqDataclass):
     )
     null_threshold: float = option(
         LOGIT_THRESHOLD,
-        help="largest value, in logits, of the score of no answer minus the score of the best answer at which "
-        "that answer is given, for the metrics exact, f1, HasAns_* and NoAns_*; the metrics best_* find their "
-        "own threshold",
+        help="give no answer if it outscores the best answer by more than this, in logits; used by the metrics exact, "
+        "f1, HasAns_* and NoAns_*, while best_* find their own threshold",
     )
     squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = option(  # type: ignore[valid-type]
         "auto", help="version of SQuAD's rules; 1.1 always predicts an answer, 'auto' is the version of the data"

@@ -36,9 +36,9 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
     """Order the embeddings of a model as a fairseq dictionary: <s>, <pad>, </s>, <unk>, all other tokens, <mask>.
 
-    RoBERTa and MPNet have this order already, so that their numbers stay. The tokens of the folder's tokenizer.json get
-    our numbers; text is encoded with its sentencepiece model if it has one. ``rows`` is the number of
-    embeddings, and ``pad`` the model's number of the padding symbol.
+    RoBERTa and MPNet have this order already, so their ids do not change. The tokens of the folder's tokenizer.json get
+    our ids; text is encoded with the folder's sentencepiece model if it has one. ``rows`` is the number of
+    embeddings, and ``pad`` the model's id of the padding symbol.
     """
     tokenizer = open_source_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)

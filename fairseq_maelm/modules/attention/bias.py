@@ -77,7 +77,7 @@ class AttentionBias:
         return self.of_distance is not None and self.of_distance.requires_grad and torch.is_grad_enabled()
 
     def read_from(self, output_at: OutputPositions, sequences: int) -> "AttentionBias":
-        """Return the bias for queries at the output positions of a batch with this number of sequences."""
+        """Return the bias for queries at ``output_at`` only, in a batch of ``sequences`` sequences."""
         query_positions = None
         if self.of_distance is not None and self.positions is not None:
             rows = output_at.take(self.positions.expand(sequences, -1))

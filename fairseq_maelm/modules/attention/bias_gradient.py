@@ -81,7 +81,7 @@ class GradientSum:
 
 
 class Collect(torch.autograd.Function):
-    """Links the table to the layers through an empty tensor, so that its backward pass runs after theirs.
+    """Makes the table's backward pass run after the layers', through an empty tensor that links them.
 
     Every layer takes this tensor as an argument and adds to the sum in its backward. torch calls the backward of this
     function after those of all layers.

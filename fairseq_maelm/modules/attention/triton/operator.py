@@ -83,8 +83,8 @@ def relative_attention(
         dropout: probability of dropping an attention weight, in [0, 1).
         seed: <int64>[1] from ``draw_seed``, on the device of ``query``; necessary if ``dropout`` is positive. Dropout
             depends only on the seed, the sequence, the head and both positions.
-        window: hide keys whose positions are more than window // 2 from the query's. Tiles without any other are not
-            computed, for which positions must ascend in each sequence.
+        window: hide keys whose positions are more than window // 2 from the query's. Tiles of hidden keys are skipped,
+            so positions must ascend in each sequence.
 
     Returns:
         <float>[B, H, S, d_h], stored as [B, S, H, d_h], so that joining the heads needs no copy.
