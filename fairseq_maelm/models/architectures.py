@@ -24,7 +24,7 @@ def register_architectures() -> None:
 
 
 def _take_named_sizes(cfg: Any, name: str) -> None:
-    """Fill in a named size's options; called by fairseq."""
+    """Fill in the options of a named size; called by fairseq."""
     refuse_stock_bf16(cfg)  # fairseq-train would look for a TPU before it builds the model
     fill_from_size(cfg, name)
 
@@ -32,9 +32,9 @@ def _take_named_sizes(cfg: Any, name: str) -> None:
 def _take_sizes_from_checkpoint(cfg: Any) -> None:
     """Fill in the options that ``--finetune-from-model`` stores; called by fairseq.
 
-    Options of the encoder must agree with the checkpoint. Those of the decoder are taken where they are not given: a
-    task may replace the checkpoint's decoder. A checkpoint without one sets them only for tasks that predict masked
-    tokens.
+    Encoder options must agree with the checkpoint. Decoder options come from the checkpoint unless they were given,
+    because a task may replace the decoder. If the checkpoint has no decoder, they are filled in only for tasks that
+    predict masked tokens.
 
     Args:
         cfg: the options that were given; changed in place.

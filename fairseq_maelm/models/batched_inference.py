@@ -15,12 +15,12 @@ Places = NDArray[np.int64]
 def batches_by_length(
     lengths: Sequence[int] | NDArray[Any], batch_tokens: int | None = None, batch_size: int | None = None
 ) -> list[Places]:
-    """Group sequences of near-equal length, the longest first, so that a lack of memory shows in the first batch.
+    """Group sequences of similar length, the longest first, so that running out of memory happens in the first batch.
 
     Args:
         lengths: lengths of the sequences in tokens.
-        batch_tokens: maximum number of tokens in a batch, padding included; a longer sequence is a separate batch.
-        batch_size: maximum number of sequences in a batch. At least one of the two limits must be given.
+        batch_tokens: maximum number of tokens in a batch, padding included; a longer sequence gets its own batch.
+        batch_size: maximum number of sequences in a batch. ``batch_tokens`` or ``batch_size`` must be given.
     """
     for name, given in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
         if given is not None and given < 1:
@@ -43,13 +43,13 @@ def predict(
     batch_size: int | None = None,
     progress: str | None = None,
 ) -> list[Any]:
-    """Run a model over all items, in evaluation mode and without gradients; return a result for each.
+    """Run a model over all items, in evaluation mode and without gradients; return one result per item.
 
     Args:
         model: the model, on the device to compute on.
         lengths: lengths of the items in tokens.
-        collate: makes a batch of the items at these indices.
-        forward: takes this batch on the model's device and returns a result for each of its items.
+        collate: function that makes a batch of the items at given indices.
+        forward: function that takes a batch on the model's device and returns one result per item.
         batch_tokens: see ``batches_by_length``.
         batch_size: see ``batches_by_length``.
         progress: label of a progress bar; None for no bar.

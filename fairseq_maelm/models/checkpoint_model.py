@@ -11,8 +11,7 @@ def build_model(checkpoint: Checkpoint, dictionary: Dictionary) -> MaelmModel:
     """Build the model with its weights, on the CPU, in single precision and in evaluation mode.
 
     Raises:
-        ValueError: the dictionary is not the one that the model was trained with, or the model would be larger than
-            the checkpoint.
+        ValueError: the model was trained with another dictionary, or the model would be larger than the checkpoint.
     """
     config, weights = checkpoint.config.model, dict(checkpoint.weights)
     model: MaelmModel = build_with_heads(

@@ -1,8 +1,8 @@
-"""Read a checkpoint of this package's model as data. Everything uses this, except for resuming a run.
+"""Read a checkpoint of this package's model as data. All code that loads checkpoints uses this, except resuming a run.
 
-A checkpoint may come from a stranger. Its configuration names a task and a model. fairseq builds whatever they are, and
-evaluates strings and resolves references on the way. Here only known names are accepted, only declared options of the
-right type and range, and only sizes that the weights in the file have.
+A checkpoint may come from an untrusted source. fairseq would build any task and model that its configuration names,
+evaluate strings and resolve references. This module accepts only known names, declared options of the right type and
+range, and sizes that match the weights in the file.
 """
 
 import re
@@ -35,9 +35,9 @@ from fairseq_maelm.registration import register
 __all__ = ["Checkpoint", "CheckpointError", "check_depth", "check_sizes", "loadable_tasks", "read_checkpoint"]
 
 _DEEPEST = 1000
-# How the training computed, which does not matter where the checkpoint is loaded.
+# Options for how training was executed. They do not matter when the checkpoint is loaded.
 _OF_THE_MACHINE = {"attention": "auto", "precision": "fp32", "compile": False, "checkpoint_activations": False}
-# Option -> a weight and the dimension whose size the option must equal.
+# Option -> (name of a weight, index of the dimension whose size must equal the option).
 _ENCODER_SIZES = {
     "encoder_embed_dim": ("encoder.embed_tokens.weight", 1),
     "encoder_ffn_embed_dim": ("encoder.layers.0.fc2.weight", 1),
@@ -57,7 +57,7 @@ class Checkpoint:
 
     Attributes:
         path: path of the file.
-        config: fairseq's configuration with plain values. The sections "task" and "model" have their declared options
+        config: fairseq's configuration with plain values. The sections "task" and "model" hold only declared options
             and ``_name``; the model's options are complete.
         weights: the model's weights by name.
         state: the rest of the file, unchanged: optimizer state and training history.
@@ -75,12 +75,12 @@ class Checkpoint:
 
     @property
     def predicts_masked_tokens(self) -> bool:
-        """True if there is an LM head, as after pretraining."""
+        """True if the checkpoint has an LM head, as after pretraining."""
         return any(name.startswith("lm_head.") for name in self.weights)
 
     @property
     def has_decoder(self) -> bool:
-        """True if there are weights of a decoder."""
+        """True if the checkpoint has decoder weights."""
         return any(name.startswith("decoder.") for name in self.weights)
 
     @property
@@ -103,8 +103,8 @@ class Checkpoint:
     def view(self) -> EncoderView:
         """The encoder's view of masked tokens in pretraining.
 
-        Tasks without masking do not record it. Then masked tokens were dropped if there is a decoder, or no LM head;
-        otherwise the encoder saw ``<mask>``.
+        Tasks without masking do not record the view. It then defaults to "kept" (the encoder saw ``<mask>``) for an LM
+        head without a decoder, and to "dropped" otherwise.
         """
         task = self.config.task
         default = "dropped" if self.has_decoder or not self.predicts_masked_tokens else "kept"
@@ -116,7 +116,7 @@ class Checkpoint:
 
     @property
     def history(self) -> dict[str, Any]:
-        """The recorded values among ``num_updates``, ``epoch``, ``val_loss``, ``best`` and ``training_seconds``."""
+        """The recorded ones of ``num_updates``, ``epoch``, ``val_loss``, ``best`` and ``training_seconds``."""
         extra, made = self.state.get("extra_state", {}), self.state.get("optimizer_history") or [{}]
         found = {
             "num_updates": made[-1].get("num_updates"),
@@ -159,9 +159,9 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
 
 
 def loadable_tasks() -> tuple[str, ...]:
-    """Return the tasks whose checkpoints hold our model: this package's, and fairseq's sentence_prediction.
+    """Return the tasks whose checkpoints may be loaded: this package's tasks and fairseq's sentence_prediction.
 
-    None of them evaluates an option.
+    None of these tasks evaluates an option as code.
     """
     ours = (name for name, task in TASK_REGISTRY.items() if task.__module__.startswith("fairseq_maelm."))
     return (*sorted(ours), "sentence_prediction")
@@ -206,7 +206,7 @@ def _override(task: dict[str, Any], model: dict[str, Any], name: str, value: Any
     if not owners:
         raise ValueError(f"{name!r} is an option of neither the task {task['_name']} nor the model")
     for owner in owners:
-        # Paths may have names that look like references to other options or to environment variables.
+        # Paths may contain text that looks like references to other options or to environment variables.
         owner[name] = re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
@@ -236,13 +236,13 @@ def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
 
 
 def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dict[str, tuple[str, int]]) -> None:
-    """Refuse sizes that the weights do not have, before memory of these sizes is allocated.
+    """Refuse sizes that do not match the weights, before memory is allocated for them.
 
     Args:
         path: path of the checkpoint, for messages.
         options: an object with the sizes as attributes.
         weights: the weights by name.
-        sizes: option -> name of a weight and index of the dimension that must equal the option.
+        sizes: option -> (name of a weight, index of the weight's dimension whose size must equal the option).
     """
     for option, (name, dimension) in sizes.items():
         weight = weights.get(name)
@@ -255,7 +255,7 @@ def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dic
 
 
 def check_depth(path: Path, option: str, layers: int, weights: dict[str, Tensor], prefix: str) -> None:
-    """Refuse a number of layers that the weights do not have, or that no model has."""
+    """Refuse a number of layers that does not match the weights or is out of range."""
     if layers > _DEEPEST:
         raise CheckpointError(f"{path} says {option} {layers}, and at most {_DEEPEST} layers are built")
     found = sorted(numbered(weights, prefix))

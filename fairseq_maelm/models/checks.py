@@ -28,7 +28,7 @@ def check_config(config: Any) -> None:
     """Refuse a complete configuration that does not describe a valid model.
 
     Raises:
-        ValueError: names the wrong option and the possible values.
+        ValueError: an option is wrong; the message names it and the possible values.
     """
     _check_sizes(config)
     _check_decoder(config)
@@ -51,10 +51,10 @@ def check_config(config: Any) -> None:
 
 
 def check_task(task: Any, positions: int) -> None:
-    """Refuse a task whose sequences are too long for the model, and fairseq's tasks that it does not support.
+    """Refuse tasks whose sequences are too long for the model, and fairseq tasks that the model does not support.
 
     Raises:
-        ValueError: says what to change, or which task to use.
+        ValueError: the task is refused; the message says what to change or which task to use.
     """
     longest = task.max_positions()
     # These tasks put <mask> into the input or predict the next token. Translation tasks have two lengths.
@@ -72,14 +72,14 @@ def check_task(task: Any, positions: int) -> None:
 
 
 def refuse_stock_bf16(config: Any) -> None:
-    """Refuse fairseq's --bf16, with which fairseq-train looks for a TPU or rounds the weights in checkpoints.
+    """Refuse fairseq's --bf16, which makes fairseq-train look for a TPU or round the weights in checkpoints.
 
     Raises:
-        ValueError: names the option to use instead.
+        ValueError: --bf16 is set; the message names the option to use instead.
     """
     try:
         asked_for = getattr(config, "bf16", False) is True
-    except OmegaConfBaseException:  # the model's section alone, whose reference to ``common`` cannot be resolved
+    except OmegaConfBaseException:  # the section "model" alone, whose reference to "common" cannot be resolved
         asked_for = False
     if asked_for:
         raise ValueError(
@@ -175,7 +175,7 @@ def check_backend(path: str) -> None:
     """Refuse an attention backend that this machine cannot run.
 
     Raises:
-        ValueError: says why, and which one to choose.
+        ValueError: the backend cannot run; the message says why and which backend to choose.
     """
     if path not in ATTENTION_BACKENDS:
         raise _unknown("attention", path, ATTENTION_BACKENDS)

@@ -1,4 +1,4 @@
-"""Labels of texts, predicted by a checkpoint that was fine-tuned on sentences."""
+"""Predict labels of texts with a checkpoint that was fine-tuned on sentences."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ class TextLabel(NamedTuple):
 
     Attributes:
         label: name of the class.
-        probability: its probability among all classes, in [0, 1].
+        probability: probability of the class, in [0, 1].
     """
 
     label: str
@@ -33,10 +33,10 @@ def classify(
     Args: those of ``score_texts``.
 
     Returns:
-        The most likely label of each text, or its value.
+        For each text the most likely label, or the value of a regression.
     """
     scores = score_texts(hub, texts, head, batch_size)
-    if scores.shape[1] == 1:  # there are two classes at least
+    if scores.shape[1] == 1:  # there are at least two classes
         return scores[:, 0].tolist()
     return most_likely(scores, class_names(hub.task.label_dictionary))
 
@@ -49,10 +49,10 @@ def class_probabilities(
     Args: those of ``score_texts``.
 
     Returns:
-        For each text the probability of each class by its name, in the order of the vocabulary of labels.
+        One dict for each text: class name -> probability, in the order of the label dictionary.
 
     Raises:
-        ValueError: the model predicts values.
+        ValueError: the model is a regression model.
     """
     scores = score_texts(hub, texts, head, batch_size)
     if len(scores) and scores.shape[1] == 1:
@@ -68,16 +68,16 @@ def score_texts(
 
     Args:
         hub: ``MaelmHubInterface`` of a checkpoint of the task maelm_sentences, or of fairseq's sentence_prediction.
-        texts: texts or pairs. Texts longer than the model's positions are truncated as in training.
+        texts: texts or pairs. Texts longer than the model's maximum length are truncated as in training.
         head: name of the head.
-        batch_size: texts in a batch; texts of near-equal length share a batch.
+        batch_size: texts in a batch; texts of similar length share a batch.
         progress: label of a progress bar; None for no bar.
 
     Returns:
         logits <float32>[n, classes], or values <float32>[n, 1] of a regression, on the CPU.
 
     Raises:
-        ValueError: the checkpoint was trained on pairs and a text is single, or the other way round.
+        ValueError: the checkpoint was trained on pairs and a text is single, or vice versa.
     """
     limit, examples = hub.model.max_positions(), checked_examples(texts)
     expected = getattr(hub.task.cfg, "texts", None)

@@ -17,7 +17,7 @@ from fairseq_maelm.options import PRECISIONS
 _OF_SIZE = "default: the architecture's"
 _OF_ENCODER = "default: the encoder's"
 
-# The options that determine the encoder: its weights fit only these.
+# The options that determine the encoder. Its weights can be loaded only with the same values.
 ENCODER_OPTIONS = (
     "encoder_layers",
     "encoder_embed_dim",
@@ -50,7 +50,7 @@ DECODER_OPTIONS = (
 
 @dataclass
 class MaelmModelConfig(FairseqDataclass):
-    """Options of the model. Options that are None take the value of the named architecture."""
+    """Options of the model. Options that are None are filled in from the architecture."""
 
     encoder_layers: Optional[int] = field(default=None, metadata={"help": f"encoder layers ({_OF_SIZE})"})
     encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"model width ({_OF_SIZE})"})
@@ -188,11 +188,11 @@ class MaelmModelConfig(FairseqDataclass):
 
 
 def complete_config(cfg: Any) -> None:
-    """Fill options that are None or missing, in place, however the configuration was made.
+    """Fill in options that are None or missing, in place, from the named architecture and the defaults.
 
-    fairseq calls architecture functions for ``--arch`` only. fairseq-hydra-train can reach ``build_model`` without
-    them, and an architecture's name would then silently build the default size. A checkpoint's configuration lacks the
-    options that were added after it was written; they take their defaults.
+    fairseq calls architecture functions only for ``--arch``. With fairseq-hydra-train, ``build_model`` would be called
+    without them and silently build the default size. The configuration of an older checkpoint lacks newer options,
+    which get their defaults.
     """
     name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
     with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():

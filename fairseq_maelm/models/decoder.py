@@ -16,16 +16,16 @@ from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 
 class MaelmDecoder(nn.Module):
-    """The decoder of pretraining, which is thrown away afterwards (section 3).
+    """The decoder, which is discarded after pretraining (section 3).
 
-    As in the authors' code it has no relative bias, no dropout and, by default, separate position embeddings.
+    As in the authors' code, it has no relative bias, no dropout and, by default, its own position embeddings.
 
     Args:
         layers: number of layers, at least 1.
         layer_config: settings of each layer.
-        max_positions: size of the decoder's table of positions. None for the encoder's table, or for rotary positions
-            if the layers have them.
-        input_dim: width of the encoder. If the decoder's differs, a linear layer projects one to the other.
+        max_positions: size of the decoder's own table of positions. None to use the encoder's table, or rotary
+            positions if ``layer_config`` has them.
+        input_dim: width of the encoder. If the decoder's width differs, a linear layer projects the encoder states.
 
     Attributes:
         attention: the value of ``--decoder-attention``.
@@ -49,7 +49,7 @@ class MaelmDecoder(nn.Module):
         self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else None
 
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
-        """Return the input of ``forward``: encoder states, and mask embeddings elsewhere, <float>[B, T, D]."""
+        """Return the input of ``forward`` <float>[B, T, D]: encoder states, and mask embeddings at other positions."""
         if layout is None:
             return visible.states
         return reassemble(visible.states, visible.mask_embedding, layout)
@@ -70,7 +70,7 @@ class MaelmDecoder(nn.Module):
         return self.normalize(run_layers(self.layers, states, bias, output_at, memory, memory_bias)[-1])
 
     def embed(self, rows: Tensor, positions: Tensor, encoder: MaelmEncoder) -> Tensor:
-        """Return the first layer's input: rows <float>[..., D] at the decoder's width, with their positions."""
+        """Return the first layer's input: rows <float>[..., D] projected to the decoder's width, plus positions."""
         rows = self.project(rows)
         if not self.layer_config.rotary_bases:
             table = self.embed_positions or encoder.embed_positions
@@ -79,7 +79,7 @@ class MaelmDecoder(nn.Module):
         return self.layernorm_embedding(rows)
 
     def project(self, states: Tensor) -> Tensor:
-        """Return encoder states at the decoder's width."""
+        """Project encoder states to the decoder's width."""
         return states if self.input_projection is None else self.input_projection(states)
 
     def lengths(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor | None:
@@ -97,9 +97,9 @@ class MaelmDecoder(nn.Module):
     def memory(
         self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
     ) -> tuple[list[KeysValues] | None, AttentionBias | None]:
-        """Return each layer's cross-attention input, and its bias for rotated queries: here there is neither."""
+        """Return each layer's keys and values for cross-attention, and its bias; here (None, None)."""
         return None, None
 
     def normalize(self, states: Tensor) -> Tensor:
-        """Return the stack's output; modern layers need one normalization at the end."""
+        """Normalize the last layer's states if the layers are modern; otherwise return them unchanged."""
         return states if self.final_layer_norm is None else self.final_layer_norm(states)

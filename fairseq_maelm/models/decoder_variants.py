@@ -1,4 +1,4 @@
-"""The other decoders of the paper's Table 2, with cross-attention to the encoder's output, and the choice of one."""
+"""The decoders of the paper's Table 2 with cross-attention to the encoder's output; ``build_decoder`` chooses."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ class SelfCrossDecoder(MaelmDecoder):
     ) -> tuple[list[KeysValues], AttentionBias]:
         """Return each layer's keys and values of the encoder states, and the bias of cross-attention.
 
-        The bias hides padding, and states that do not enter the decoder.
+        The bias hides padding and the encoder states that the decoder must not read.
         """
         states, tokens = visible.states, visible.tokens
         hidden = None
@@ -52,7 +52,7 @@ class CausalCrossDecoder(SelfCrossDecoder):
     autoregressive = True
 
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
-        """Return the embeddings of the sequence itself <float>[B, T, D], shifted right after </s>."""
+        """Return the token embeddings of the full sequence <float>[B, T, D], shifted right, with </s> first."""
         tokens = visible.tokens if layout is None else layout["full_tokens"]
         shifted = torch.cat([tokens.new_full((len(tokens), 1), encoder.dictionary.eos()), tokens[:, :-1]], dim=1)
         return encoder.embed_tokens(shifted)
@@ -70,14 +70,14 @@ class CausalCrossDecoder(SelfCrossDecoder):
         return decoded if output_at is None else output_at.take(decoded)
 
     def lengths(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor | None:
-        """Return None: padding is on the right, to which no token attends."""
+        """Return None: padding is on the right, so causal attention already hides it."""
         return None
 
 
 class CrossDecoder(SelfCrossDecoder):
-    """A decoder of cross-attention alone.
+    """A decoder with cross-attention only.
 
-    No position reads another here, so all layers compute the predicted positions only.
+    Without self-attention, all layers need to compute the predicted positions only.
     """
 
     attention = "cross"
@@ -85,7 +85,7 @@ class CrossDecoder(SelfCrossDecoder):
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
         """Return the input at the predicted positions <float>[M, D], or without a layout all states <float>[B, S, D].
 
-        It is the mask embedding, or the encoder's state where that of a predicted token enters the decoder.
+        Each row is the mask embedding, or the encoder's state if the layout returns it to the decoder.
         """
         if layout is None:
             return visible.states

@@ -27,7 +27,7 @@ class EncoderOutput(NamedTuple):
         all_states: L + 1 tensors <float>[B, S, D]: the embeddings, then the states after each layer.
         tokens: <int64>[B, S] the encoded tokens.
         mask_embedding: <float>[D] the embedding of ``<mask>``, for a decoder.
-        output_at: the only positions that have states; None for all positions.
+        output_at: the positions that ``states`` has; None for all positions.
     """
 
     states: Tensor
@@ -38,7 +38,7 @@ class EncoderOutput(NamedTuple):
 
 
 class MaelmEncoder(FairseqEncoder):
-    """The text encoder, which is kept after pretraining.
+    """The text encoder, the part of the model that is kept after pretraining.
 
     Args:
         dictionary: fairseq's dictionary with ``<mask>``.
@@ -89,7 +89,7 @@ class MaelmEncoder(FairseqEncoder):
         Args:
             src_tokens: <int64>[B, S], padded on the right.
             positions: <int64>[B, S] original positions; 0, 1, 2, ... if None.
-            padded: True if there is padding. If None, it is looked up on a CPU, and assumed on a GPU.
+            padded: True if there is padding. If None, the tokens are checked on a CPU, and padding is assumed on a GPU.
             output_at: the only positions at which the last layer computes states; None for all.
         """
         if positions is None:
@@ -113,7 +113,7 @@ class MaelmEncoder(FairseqEncoder):
         if padded is False and not in_graphs(self.layers, tokens):
             return None
         inside = tokens.ne(self.padding_idx)
-        # On a GPU the look-up would wait for the device, and hiding padding costs nothing.
+        # Checking would synchronize with a GPU, where hiding padding costs nothing.
         return None if padded is None and inside.device.type == "cpu" and bool(inside.all()) else inside.sum(dim=1)
 
     def _bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias | None:

@@ -37,19 +37,19 @@ class FairseqTextModel(FairseqEncoderModel):
         self.classification_heads = nn.ModuleDict()
 
     def initialize(self, module: nn.Module) -> None:
-        """Draw random weights for a part of this model."""
+        """Initialize a part of this model with random weights."""
         module.apply(partial(initialize, std=self.config.init_std, embedding_std=self.config.embedding_init_std))
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
     ) -> None:
-        """Add a head with random weights that reads the first token's state; it replaces one of the same name.
+        """Add a head with random weights that reads the first token's state, replacing any head of the same name.
 
         Args:
             name: name of the head, without dots.
             num_classes: number of classes or regression targets.
             inner_dim: width of the dense layer; D if None.
-            **unused: options of other fairseq models, which fairseq's tasks pass.
+            **unused: options for other fairseq models; fairseq's tasks pass them to every model.
         """
         _check_head(name, num_classes)
         width = self.config.encoder_embed_dim
@@ -80,7 +80,7 @@ class FairseqTextModel(FairseqEncoderModel):
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False
     ) -> tuple[Tensor, dict[str, list[Tensor] | None]]:
-        """Return the encoder's last states <float>[B, S, D] of whole sequences; see ``MaelmModel.forward``."""
+        """Return the encoder's last-layer states <float>[B, S, D] of unmasked sequences; see ``MaelmModel.forward``."""
         return self.forward(src_tokens, features_only=True, return_all_hiddens=return_all_hiddens)
 
     def get_normalized_probs(
@@ -95,7 +95,7 @@ class FairseqTextModel(FairseqEncoderModel):
         return pack_settings(model_settings(self.config, self.encoder.dictionary))
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Check that settings can be read; ``fit_state_dict`` has compared them."""
+        """Check that the settings can be read; ``fit_state_dict`` has already compared them."""
         saved_settings({SETTINGS: state})
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:

@@ -1,4 +1,4 @@
-"""The hub interface: a checkpoint as an object that takes sentences."""
+"""The hub interface: an object that applies a checkpoint to sentences."""
 
 import itertools
 import os
@@ -28,18 +28,18 @@ from fairseq_maelm.text.truncation import special_tokens, truncate
 class MaelmHubInterface(nn.Module):
     """A model with its task and tokenizer. ``MaelmModel.from_pretrained`` returns it, ready for inference.
 
-    It moves between devices like any module: ``hub.cuda()``. Functions for downstream tasks take it as first argument.
+    It is a torch module, so ``hub.cuda()`` moves it. Functions for downstream tasks take it as first argument.
 
     Args:
         config: the checkpoint's whole fairseq configuration.
         task: the checkpoint's task.
         model: the model.
-        tokenizer: tokenizer of the text that the model was trained on.
+        tokenizer: tokenizer that the model was trained with.
     """
 
     def __init__(self, config: Any, task: Any, model: Any, tokenizer: TextTokenizer) -> None:
         super().__init__()
-        # fairseq's name, and that of the argument.
+        # "cfg" is fairseq's name, "config" that of the argument.
         self.cfg = self.config = config
         self.task = task
         self.model = model
@@ -62,15 +62,16 @@ class MaelmHubInterface(nn.Module):
         Args:
             sentence: the first sentence.
             more_sentences: further sentences.
-            max_length: number of tokens to which a longer text is cut, in the way of the checkpoint's training: at the
-                end with ``--shorten-method truncate``, otherwise as ``maelm prepare`` does, which keeps every </s> and
-                shortens the longer text of a pair. With None, nothing is cut.
+            max_length: maximum number of tokens; None for no limit. Longer texts are truncated as in training: at the
+                end with ``--shorten-method truncate``, otherwise as in ``maelm prepare``, which keeps every </s> and
+                shortens the longer text of a pair.
 
         Returns:
             <int64>[n]: ``<s> a </s>``, then ``</s> b </s>`` for each further sentence, as in fairseq's RoBERTa.
 
         Raises:
-            ValueError: ``max_length`` leaves no room for a token of each sentence, or is given for more than two.
+            ValueError: ``max_length`` is too small for a token of each sentence, or is given for more than two
+                sentences.
         """
         begin, end = self.dictionary.bos(), self.dictionary.eos()
         sentences = checked_texts((sentence, *more_sentences))
@@ -92,9 +93,9 @@ class MaelmHubInterface(nn.Module):
         return self._pad([self.encode(text, max_length=max_length).numpy() for text in _some(sentences)])
 
     def decode(self, tokens: Tensor) -> str | list[str]:
-        """Turn tokens <int64>[n] into text, or into a list if ``encode`` has joined several sentences.
+        """Turn tokens <int64>[n] into text, or into a list of texts if ``encode`` joined several sentences.
 
-        The text is normalized: an uncased vocabulary gives lower case.
+        The text is as the tokenizer normalized it; for example, an uncased vocabulary gives lower case.
         """
         self._check_tokens(tokens, "decode", 1)
         special = {self.dictionary.bos(), self.dictionary.pad()}
@@ -110,7 +111,7 @@ class MaelmHubInterface(nn.Module):
         return texts[0] if len(texts) == 1 else texts
 
     def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Tensor | list[Tensor]:
-        """Return the encoder's states of whole sequences.
+        """Return the encoder's states of unmasked sequences.
 
         Args:
             tokens: <int64>[S] or, padded on the right, <int64>[B, S].
@@ -129,7 +130,7 @@ class MaelmHubInterface(nn.Module):
     def extract_features_aligned_to_words(self, sentence: str) -> Tensor:
         """Return word states <float>[W, D]: the mean over each word's tokens, for the W words in ``sentence.split()``.
 
-        A word without tokens, which consists of control characters, has zeros.
+        A word without tokens, such as one of control characters only, gets zeros.
         """
         first, *others = checked_texts([sentence])[0].split() or [""]
         encoder = self.tokenizer.encoder
@@ -144,9 +145,9 @@ class MaelmHubInterface(nn.Module):
         """Return a vector for each sentence <float32>[B, D], on the CPU.
 
         Args:
-            sentences: texts that fit into the model's positions.
-            pooling: "mean" of the states of all tokens, <s> and </s> included; or "first", the state of <s>.
-            batch_size: sentences in a batch; sentences of near-equal length share a batch.
+            sentences: texts no longer than the model's maximum length.
+            pooling: "mean" for the mean of all token states, <s> and </s> included; "first" for the state of <s>.
+            batch_size: sentences in a batch; sentences of similar length share a batch.
         """
         if pooling not in ("mean", "first"):
             raise ValueError(f"pooling must be 'mean' or 'first', not {pooling!r}")
@@ -170,11 +171,12 @@ class MaelmHubInterface(nn.Module):
         """Predict the tokens at every ``<mask>`` of one or several texts.
 
         Args:
-            text: a text with at least one ``<mask>``; or a sequence of such texts, which are one batch.
+            text: a text with at least one ``<mask>``, or a sequence of such texts, which are computed in one batch.
             topk: number of candidates for each mask.
 
         Returns:
-            For every mask, in order, its candidates by descending probability; for several texts a list of these.
+            One list for each mask, in order: its candidates by descending probability. For several texts, a list with
+            such a result for each text.
 
         Raises:
             ValueError: a text has no mask or is too long, or the model has no LM head or an autoregressive decoder.
@@ -194,7 +196,7 @@ class MaelmHubInterface(nn.Module):
             return_logits: return scores instead of log-probabilities; necessary for regression.
 
         Returns:
-            <float>[B, classes], or <float>[B, S, outputs] from a head of tokens.
+            <float>[B, classes], or <float>[B, S, outputs] from a token head.
 
         Raises:
             ValueError: there is no such head.
@@ -215,7 +217,7 @@ class MaelmHubInterface(nn.Module):
     def class_probabilities(
         self, texts: Sequence[str | Sequence[str]], head: str = "sentence_classification_head"
     ) -> list[dict[str, float]]:
-        """Return the probabilities of all classes, by name, for each text or pair; a ValueError for a regression."""
+        """Return the probability of each class by name for each text or pair; raise a ValueError for a regression."""
         return class_probabilities(self, texts, head)
 
     def _pad(self, sequences: list[np.ndarray]) -> Tensor:
@@ -232,7 +234,7 @@ class MaelmHubInterface(nn.Module):
             raise ValueError(f"{function} takes tokens from 0 to {len(self.dictionary) - 1}, not {int(wrong[0])}")
 
     def _check_encoded(self, tokens: Tensor, function: str) -> Tensor:
-        """Return the tokens as <int64>[B, S], or refuse what the model cannot read."""
+        """Return the tokens as <int64>[B, S], or refuse tokens that the model cannot read."""
         self._check_tokens(tokens, function, 1, 2)
         tokens = (tokens[None] if tokens.dim() == 1 else tokens).long()
         if not tokens.numel():
@@ -263,10 +265,10 @@ def load(
     Args:
         folder: folder of the checkpoint, or the name of an encoder that comes with this package.
         checkpoint_file: name of the checkpoint; by default the best one in the folder, or else the last one.
-        data_folder: prepared corpus or prepared task whose vocabulary replaces the copy that training has put next to
-            the checkpoint; a path that starts with "." is relative to ``folder``.
-        **overrides: options of the checkpoint to change, such as ``dropout``. Unless ``precision`` is among them, the
-            model computes in single precision, whatever it was trained in.
+        data_folder: folder of a prepared corpus or task, to use its vocabulary instead of the copy that training put
+            next to the checkpoint; a path that starts with "." is relative to ``folder``.
+        **overrides: options of the checkpoint to change, such as ``dropout``. Without ``precision``, the model computes
+            in single precision, regardless of the precision in training.
 
     Raises:
         FileNotFoundError: the checkpoint, the dictionary or the sentencepiece model is missing.
@@ -293,6 +295,6 @@ def load(
 def open_checkpoint(
     path: Path, vocabulary: Path | None = None, device: str = "cpu", **overrides: Any
 ) -> MaelmHubInterface:
-    """Open a command's checkpoint with its vocabulary, by default that of its folder; see ``load``."""
+    """Load a command's checkpoint, by default with the vocabulary in the checkpoint's folder; see ``load``."""
     data = (vocabulary or path.parent).absolute()
     return load(str(path.parent), path.name, str(data), **overrides).to(device)

@@ -17,11 +17,11 @@ from fairseq_maelm.text.tokenizer import MASK
 
 
 class MaskCandidate(NamedTuple):
-    """A candidate for a mask, in the order of fairseq's ``fill_mask``.
+    """A candidate for a mask, with its fields in the order of the tuples from fairseq's ``fill_mask``.
 
     Attributes:
         text: the input with this mask filled; other masks stay.
-        probability: its probability among the whole vocabulary, in [0, 1].
+        probability: probability of the token, in [0, 1].
         token: the token as text, without the space before it.
     """
 
@@ -74,7 +74,7 @@ def _candidate(hub: Any, sequence: np.ndarray, position: int, token: int, probab
 
 @torch.no_grad()
 def masked_token_logits(model: Any, view: EncoderView, sequences: list[np.ndarray]) -> Tensor:
-    """Return the logits at the masks of sequences, in evaluation mode.
+    """Return the logits at every mask, computed in evaluation mode.
 
     Args:
         model: a model with an LM head.

@@ -6,10 +6,10 @@ from typing import Any
 POSITIONS = ("absolute", "rotary")
 
 # The widths and heads are those of the encoder and the decoder. The last two columns are for the relative bias (paper,
-# Table 3). The decoder has at least one layer. The paper's has self-attention and 1/6 to 1/3 of the encoder's layers
-# (section 3): a deeper one learns to predict without a good encoder. That of the modern sizes has cross-attention
-# alone, which predicts better at equal compute (examples/evidence). The paper has no sizes smaller than base; ours are
-# our choice. The modern sizes are Ettin's (Weller et al., 2025), except maelm_modern_tiny, which is for tests.
+# Table 3). The decoder has at least one layer. The paper's decoder has self-attention and 1/6 to 1/3 of the encoder's
+# layers (section 3): a deeper one learns to predict without a good encoder. In the modern sizes it has only
+# cross-attention, which predicts better at equal compute (examples/evidence). Sizes smaller than base are our choice;
+# the paper has none. The modern sizes are Ettin's (Weller et al., 2025), except maelm_modern_tiny, which is for tests.
 _COLUMNS = (
     "encoder_layers",
     "encoder_embed_dim",
@@ -46,9 +46,9 @@ DEFAULT_SIZE = "maelm_base"
 
 
 def fill_from_size(config: Any, name: str) -> None:
-    """Fill options that are None or missing with those of a named architecture.
+    """Fill in options that are None or missing with those of a named architecture.
 
-    A model without a decoder gets no kind of attention that would need one.
+    A model without a decoder does not get a decoder attention that requires one.
 
     Args:
         config: argparse.Namespace or omegaconf.DictConfig of the model; changed in place.

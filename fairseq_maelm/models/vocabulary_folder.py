@@ -11,13 +11,13 @@ from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
 
 def find_tokenizer(folder: str, data: str) -> str:
-    """Find the tokenizer in the data folder or in the checkpoint's folder, or in the subfolder ``input0`` of either.
+    """Find the tokenizer in the data folder, the checkpoint's folder, or their subfolders ``input0``.
 
     Returns:
         The path of an imported tokenizer.json or of a sentencepiece model.
 
     Raises:
-        FileNotFoundError: there is none; names the folders.
+        FileNotFoundError: there is no tokenizer; the message names the folders.
     """
     places = list(dict.fromkeys([data, os.path.join(data, "input0"), folder, os.path.join(folder, "input0")]))
     for place in places:
@@ -32,10 +32,10 @@ def find_tokenizer(folder: str, data: str) -> str:
 
 
 def find_dictionary(places: Sequence[Path]) -> Path:
-    """Return the first folder with a ``dict.txt`` among several folders and their subfolders ``input0``.
+    """Return the first folder with a ``dict.txt``, among the given folders and their subfolders ``input0``.
 
     Raises:
-        FileNotFoundError: there is none; names the folders.
+        FileNotFoundError: no folder has one; the message names the folders.
     """
     for place in places:
         for folder in (place, place / "input0"):
