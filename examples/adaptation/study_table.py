@@ -6,7 +6,7 @@
 import csv
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,22 +30,15 @@ def _method(places: Any, name: str) -> str:
     return str(places["plan"]["methods"][places["method"]][name])
 
 
-def _best(places: Any, step: str, axis: str, worth: Callable[[Mapping[str, Any]], float], **wanted: str) -> str:
-    """Return the value of an axis whose finished job is worth most; the first value before there is one."""
-    if (places["output"] / "settings.json").exists():
-        found = [each for each in outcomes_of(places["output"], step, **wanted) if each.state == FINISHED]
-        if found:
-            return str(max(found, key=lambda each: worth(each.result)).axes[axis])
-    return str(places[f"{axis}s"]).split()[0]
-
-
-def _learning_rate(places: Any) -> str:
-    return _best(places, "trial", "learning-rate", lambda result: -result["bits"], row=_method(places, "rates-of"))
-
-
 def _fine_tuning_rate(places: Any) -> str:
-    own = {"row": _method(places, "rates-of"), "task": places["task"]}
-    return _best(places, "choice", "fine-tuning-rate", lambda result: float(result["dev"]), **own)
+    """Return the rate with the highest score on dev; the first rate before there is a score."""
+    found: list[Outcome] = []
+    if (places["output"] / "settings.json").exists():
+        own = {"row": _method(places, "rates-of"), "task": places["task"]}
+        found = [each for each in outcomes_of(places["output"], "choice", **own) if each.state == FINISHED]
+    if not found:
+        return str(places["fine-tuning-rates"]).split()[0]
+    return str(max(found, key=lambda each: float(each.result["dev"])).axes["fine-tuning-rate"])
 
 
 PLACES = {
@@ -57,7 +50,6 @@ PLACES = {
     "warm-up": lambda places: int(places["updates"]) // 10,
     "interval": lambda places: max(1, int(places["updates"]) // 4),
     "classified": lambda places: [places["output"] / "tasks" / name for name in str(places["probed"]).split()],
-    "chosen-learning-rate": _learning_rate,
     "chosen-fine-tuning-rate": _fine_tuning_rate,
 }
 
@@ -137,7 +129,7 @@ def _records(outcome: Outcome, metrics: Mapping[str, str]) -> list[Record]:
     if axes["step"] == "test":
         metric = metrics[task]
         return [Record(axes["row"], axes["seed"], f"{task}, {metric}", outcome.result[_domain_study.METRICS[metric]])]
-    seed = axes.get("seed") or axes.get("learning-rate") or axes["fine-tuning-rate"]
+    seed = axes.get("seed") or axes["fine-tuning-rate"]
     return [
         Record(axes["row"], seed, f"{task}, {what}" if task else what, float(value))
         for what, value in outcome.result.items()
@@ -148,7 +140,7 @@ def write(folder: Path) -> str:
     """Write the records of a study into results.csv and its tables into table.md; return the tables."""
     settings = read_settings(folder)
     metrics = {task: fields["metric"] for task, fields in settings["tasks"].items()}
-    steps = ("trial", "adaptation", "loss", "sentences", "rank", "probes", "choice", "fine-tuning", "test")
+    steps = ("adaptation", "loss", "sentences", "rank", "probes", "choice", "fine-tuning", "test")
     finished = [each for step in steps for each in outcomes_of(folder, step) if each.state == FINISHED]
     records = [record for each in finished for record in _records(each, metrics)]
     with open(folder / "results.csv", "w", encoding="utf-8", newline="") as file:

@@ -50,8 +50,7 @@ def test_everything_is_measured_before_and_after(commands: list[str]) -> None:
     def count(*parts: str) -> int:
         return sum(all(part in command for part in parts) for command in commands)
 
-    # Three rates without masks, then three seeds with half of them in the input.
-    assert count("maelm pretrain", "max-update=488") == 9
+    assert count("maelm pretrain", "max-update=488") == 6
     assert count("maelm pretrain", "encoder-mask-fraction=0.5", "lr=5e-4") == 3
     assert not count("maelm pretrain", "--objective mlm")
     # Of three rows and three seeds: three texts, and one of each kind of measurement.
@@ -74,20 +73,19 @@ def test_fine_tuned_models_are_removed_when_they_have_a_score(tmp_path: Path) ->
     assert not (tmp_path / "tuned" / "a_b_1").exists()
 
 
-def finished(folder: Path, **results: dict[str, Any]) -> None:
-    """Write a study's folder with trials that have these results, by their rates."""
-    runs = {rate: {"step": "trial", "row": "papers-1M-mlm", "learning-rate": rate} for rate in results}
-    write_json(folder / "settings.json", {"runs": runs})
+def test_the_rate_with_the_highest_score_is_chosen(tmp_path: Path) -> None:
+    methods = {"half": {"rates-of": "papers-1M-mae-lm"}}
+    known = {"output": tmp_path, "method": "half", "task": "a", "fine-tuning-rates": "1e-3 2e-3 4e-3"}
+    places = {**known, "plan": {"methods": methods}}
+    assert study.PLACES["chosen-fine-tuning-rate"](places) == "1e-3"
+    own = {"step": "choice", "row": "papers-1M-mae-lm", "task": "a"}
+    results = {"1e-3": {"dev": 60}, "2e-3": {"dev": 70}, "4e-3": {"failed": "diverged"}}
+    runs: dict[str, Any] = {rate: {**own, "fine-tuning-rate": rate} for rate in results}
+    write_json(tmp_path / "settings.json", {"runs": {**runs, "b": {**own, "task": "b", "fine-tuning-rate": "9"}}})
+    write_json(tmp_path / "b.json", {"dev": 99})
     for rate, result in results.items():
-        write_json(folder / f"{rate}.json", result)
-
-
-def test_the_rate_with_the_lowest_loss_is_chosen(tmp_path: Path) -> None:
-    methods = {"mlm": {"rates-of": "papers-1M-mlm"}}
-    places = {"output": tmp_path, "method": "mlm", "learning-rates": "1e-3 2e-3 4e-3", "plan": {"methods": methods}}
-    assert study.PLACES["chosen-learning-rate"](places) == "1e-3"
-    finished(tmp_path, **{"1e-3": {"bits": 6.0}, "2e-3": {"bits": 5.5}, "4e-3": {"failed": "diverged"}})
-    assert study.PLACES["chosen-learning-rate"](places) == "2e-3"
+        write_json(tmp_path / f"{rate}.json", result)
+    assert study.PLACES["chosen-fine-tuning-rate"](places) == "2e-3"
 
 
 def test_tables_are_made_from_records(tmp_path: Path) -> None:
