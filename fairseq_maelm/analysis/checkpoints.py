@@ -49,7 +49,7 @@ class CheckpointEncoder:
         num_layers: L.
         num_heads: H.
         width: D.
-        max_length: of a sequence, special symbols included.
+        max_length: maximum number of tokens in a sequence, special symbols included.
         kind: "mlm" if the encoder saw <mask> in pretraining, "maelm" if not, or "fine-tuned".
         settings: facts to record in the results.
 
@@ -120,7 +120,7 @@ class CheckpointEncoder:
         return open_tokenizer(find_tokenizer(self._folder, self._folder), self._dictionary)
 
     def encode_line(self, line: str) -> list[int]:
-        """Tokenize a line of text, without any <mask> in it."""
+        """Tokenize a line of text, and drop any <mask>."""
         return [token for token in self._tokenizer.encode(line) if token != self.vocabulary.mask]
 
     def check_data(self, folder: Path) -> None:
@@ -148,7 +148,7 @@ def _random_model(size: Any, dictionary: Dictionary, predicts_masked_tokens: boo
 
 
 def chosen_layers(name: str, encoder: CheckpointEncoder, layers: Sequence[int] | None) -> list[int]:
-    """Return the chosen layers of a model in order, by default all; raise a ValueError for a layer that it lacks."""
+    """Return a model's chosen layers, sorted; by default all. Raise a ValueError for a layer out of range."""
     for layer in layers or ():
         if not 0 <= layer <= encoder.num_layers:
             raise ValueError(f"{name} has no layer {layer}: its layers are 0 (embeddings) to {encoder.num_layers}")

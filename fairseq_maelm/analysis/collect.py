@@ -102,7 +102,7 @@ class LayerGrams:
             self.mask[place].add(rows.index_select(0, batch.mask))
 
     def sets(self, place: int) -> dict[str, GramAccumulator]:
-        """Return the accumulators of "real" tokens, and if there are masks also those of "mask" and "all"."""
+        """Return the accumulators by set of tokens: "real", and if there are masks also "mask" and "all"."""
         real, mask = self.real[place], self.mask[place]
         return {"real": real, "mask": mask, "all": real.merged(mask)} if mask.rows else {"real": real}
 

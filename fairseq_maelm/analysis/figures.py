@@ -15,7 +15,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _SOLID, _DASHED = "-", "--"
 
 Result = dict[str, Any]
-# A curve of a model: line style, text after its name in the legend, input, set of tokens.
+# One curve per model: line style, legend text after the model's name, condition, set of tokens.
 Line = tuple[str, str, str, str]
 Lines = dict[str, list[Line]]  # by kind of model
 _WHOLE: Line = (_DASHED, "", "whole", "real")
@@ -40,7 +40,7 @@ def save_figures(results: list[Result], folder: Path) -> None:
     if "fine-tuned" in kinds:
         figures.append(("figure_5b_rank_fine_tuned", "After fine-tuning, input w/o [MASK]", _FINE_TUNED))
     for name, title, lines in figures:
-        # The salt makes the identifiers inside an SVG, and so the file, the same in every run.
+        # A fixed salt makes the ids inside an SVG, and so the file, reproducible.
         with pyplot.rc_context({"svg.hashsalt": name, "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
             save_figure(_rank_figure(results, title, lines), folder / name)
 
@@ -65,7 +65,7 @@ def _rank_figure(results: list[Result], title: str, lines: Lines) -> Any:
 
 
 def _look_of(number: int, style: str) -> dict[str, Any]:
-    """Return a model's line style, by its index, as matplotlib options."""
+    """Return matplotlib's line options for the model with index ``number``."""
     return {
         "color": _COLORS[number % len(_COLORS)],
         "marker": _MARKERS[number % len(_MARKERS)],

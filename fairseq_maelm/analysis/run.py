@@ -23,7 +23,7 @@ from fairseq_maelm.files.optional_imports import import_pyplot
 
 logger = logging.getLogger(__name__)
 
-# Real tokens of one batch that pass through attention alone; the cost of the pseudo-inverse is their cube.
+# Maximum number of real tokens in the check of the theorem; the pseudo-inverse takes time cubic in it.
 _STACK_TOKENS = 1024
 
 
@@ -106,7 +106,7 @@ def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[
 
 
 def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
-    """Compare each layer's [MASK] with real tokens of the masked input ("masked") and of the whole text ("whole")."""
+    """Compare each layer's [MASK] states with real tokens' states, from masked and from whole (unmasked) input."""
     masked = grams.get("masked")
     if masked is None or not masked.mask[0].rows:
         return []
@@ -128,9 +128,9 @@ def theorem_rows(
     """Check the theorem on one batch's embeddings, with attention alone.
 
     Returns:
-        "trained" (the model's weights, if they are known) and "random" (of the same shape) -> a dictionary for each
-        layer; "encoder" (the whole encoder, with residual connections and feed-forward networks) -> ``layer`` (0 for
-        the embeddings) and ``relative`` residual of the same tokens. Empty if no input has a [MASK].
+        "trained" (the model's weights) and "random" (random weights of the same shape) -> one dictionary per layer;
+        "encoder" (the whole encoder, with residual connections and feed-forward networks) -> per layer, its index
+        ``layer`` (0: embeddings) and the same tokens' ``relative`` residual. Empty if no input has a [MASK].
     """
     masked = (inputs["masked"] for _, inputs in model_inputs(encoder, blocks, settings, device) if "masked" in inputs)
     batch = next((each for each in masked if len(each.mask)), None)
@@ -182,7 +182,7 @@ def write_report(results: list[Result], folder: Path) -> None:
 
 
 def tables(results: list[Result]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the tables "ranks", "subspace" and "theorem" of all models, without spectra and angles."""
+    """Return all models' rows by table: "ranks" without spectra, "subspace" with extreme angles only, "theorem"."""
     lists: dict[str, list[dict[str, Any]]] = {"ranks": [], "subspace": [], "theorem": []}
     for result in results:
         model = {"model": result["name"], "kind": result["kind"]}

@@ -11,7 +11,7 @@ from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.options import PRECISIONS, existing_path, option
 
 CONDITIONS = ("whole", "masked", "dropped")
-# Number of words of a passage of the probes' text.
+# Number of words in each passage of the probes' text.
 PASSAGE = 64
 _TEXT, _MEASURED, _RUN = "text", "measurement", "execution"
 _READ = "inputs (at least one)"

@@ -4,8 +4,8 @@ The singular values of X <float>[n, D] are the square roots of the eigenvalues o
 The Gram matrix is a sum over rows, so batches can be added one by one.
 
 Theorem 2.2 says that in some layer the row space of the [MASK] representations H_M is not contained in that of the real
-tokens' representations H_R. With noise every row space is all of R^D, so the span of the leading directions takes its
-place: the first k right singular vectors, where k is the tau-effective rank.
+tokens' representations H_R. With noise every row space is all of R^D, so each row space is replaced by the span of the
+first k right singular vectors, the leading directions, where k is the tau-effective rank.
 """
 
 from typing import NamedTuple
@@ -14,16 +14,16 @@ import torch
 from scipy.linalg import subspace_angles
 from torch import Tensor
 
-# Sums of squares that are equal on paper differ by rounding; this share of the total does not change a rank.
+# Share of the total energy that counts as rounding error when an effective rank is computed.
 _ROUNDING = 1e-12
 
 
 class GramAccumulator:
-    """Running sums over rows x: x^T x, x, and their number.
+    """Running sums of x^T x and x over rows x, and the number of rows.
 
-    The sums have double precision. The product of one call's rows has single precision by default, which is as fast as
-    the model's own products. Its rounding errors, about 1e-7 of the largest eigenvalue, hide singular values below
-    about 3e-4 of the largest. With ``double`` they are about 1e-16, and the limit is about 1e-8.
+    Sums have double precision. Each call computes its product x^T x in single precision, or with ``double`` in double
+    precision. Rounding errors are about 1e-7 (``double``: 1e-16) of the largest eigenvalue, so singular values below
+    about 3e-4 (1e-8) of the largest are lost.
     """
 
     def __init__(self, width: int, device: torch.device | str = "cpu", double: bool = False) -> None:
@@ -62,7 +62,7 @@ class GramAccumulator:
 
 
 def singular_values(gram: Tensor) -> Tensor:
-    """Return the singular values of X <float64>[D], descending, from its Gram matrix <float64>[D, D].
+    """Return the descending singular values <float64>[D] of X, given its Gram matrix <float64>[D, D].
 
     Eigenvalues that are negative through rounding become 0.
     """
@@ -72,8 +72,7 @@ def singular_values(gram: Tensor) -> Tensor:
 def effective_rank(values: Tensor, tau: float) -> int:
     """Return the tau-effective rank (section 2.2, after Cai et al., 2021) of descending singular values <float64>[D].
 
-    This is the smallest k for which the k largest squared singular values sum to at least the share ``tau``, in (0, 1],
-    of the sum of all; 0 if all are 0.
+    This is the smallest k with s_1^2 + ... + s_k^2 >= tau (s_1^2 + ... + s_D^2); 0 if all singular values are 0.
 
     Raises:
         ValueError: tau is outside (0, 1].
@@ -90,10 +89,10 @@ def effective_rank(values: Tensor, tau: float) -> int:
 class SubspaceComparison(NamedTuple):
     """Comparison of [MASK] with real tokens in one layer, for one tau.
 
-    P is the projection on the real tokens' leading directions, Q = I - P.
+    P is the projection onto the real tokens' leading directions, Q = I - P.
     """
 
-    # The tau-effective ranks k of the real tokens, which is the dimension of P, and m of [MASK].
+    # The tau-effective ranks: k of the real tokens, which is the rank of P, and m of [MASK].
     real_rank: int
     mask_rank: int
     # |H_M Q|^2 / |H_M|^2 in [0, 1], the share of [MASK]'s energy outside of P; and for comparison the same share of the
@@ -103,8 +102,8 @@ class SubspaceComparison(NamedTuple):
     # min(k, m) rising angles in degrees between the two spans of leading directions. At 90 degrees, a direction of one
     # span is orthogonal to the whole other span.
     principal_angles: list[float]
-    # The smallest number of directions to add to the real tokens' k so that the span holds tau of [MASK]'s energy; 0 if
-    # the real tokens' directions hold it already.
+    # The smallest number of directions to add to the real tokens' k directions so that their span holds the share tau
+    # of [MASK]'s energy; 0 if the k directions suffice.
     mask_dimensions: int
     # The tau-effective rank of H_M Q.
     outside_rank: int
@@ -119,7 +118,7 @@ def leading_directions(gram: Tensor, tau: float) -> Tensor:
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
-    """Return the ascending principal angles <float64>[min(k, m)] in degrees between orthonormal [D, k] and [D, m]."""
+    """Return ascending principal angles <float64>[min(k, m)], in degrees, between orthonormal bases [D, k], [D, m]."""
     return torch.rad2deg(torch.from_numpy(subspace_angles(first.numpy(), second.numpy())).flip(0))
 
 
@@ -127,7 +126,7 @@ def compare_subspaces(real: Tensor, mask: Tensor, joint: Tensor, tau: float) -> 
     """Compare <mask> with real tokens, given Gram matrices <float64>[D, D] for each and for both together.
 
     Raises:
-        ValueError: there are no real tokens or no [MASK] tokens with any energy.
+        ValueError: the real or the [MASK] representations are missing or all 0.
     """
     if float(real.trace()) <= 0.0 or float(mask.trace()) <= 0.0:
         raise ValueError("both real and <mask> tokens are needed to compare their subspaces")

@@ -6,8 +6,8 @@ feed-forward network. It concludes |R'| <= 4 epsilon |R|^3: representations woul
 
 The proof as written has two gaps: it needs exp(x) <= 1 + 2x, and the step before equation (9) bounds a sum over all
 rows by its largest term. The inequality is true nonetheless if exp(s) <= 2 (1 + 1 / |U|_inf), where s
-(``logit_range``) is the largest difference between two logits of one row of F = R W^QK [R; UR]^T. If r is the attention
-for F = 0 and |.| is taken of every entry,
+(``logit_range``) is the largest difference between two logits of one row of F = R W^QK [R; UR]^T. With r, the attention
+for F = 0, and |.| applied entrywise,
 
     |A_ij - r_j| <= exp(s) r_j (|F_ij| + sum_k r_k |F_ik|),   and therefore
     |R'| <= exp(s) |R| |W^QK| (E_r[|x| |x|^T] + E_r|x| E_r|x|^T) |W^VO|,   x a row of [R; UR] drawn by r.
@@ -25,8 +25,8 @@ from torch import Tensor
 
 # Residuals below this share of the representations are rounding errors of double precision.
 _ROUNDING = 1e-12
-# Directions in which the real tokens differ by less than this share of their size are not used in combinations: their
-# weights would be so large that rounding alone moves their sum away from 1.
+# Smallest singular value of the centered real tokens that combinations use, as a share of the tokens' norm. Smaller
+# ones would give weights so large that rounding alone moves their sum away from 1.
 _SMALLEST_DIFFERENCE = 1e-9
 
 
@@ -46,7 +46,7 @@ class LayerCheck(NamedTuple):
     bound: float  # 4 epsilon |R|^3
     logit_range: float  # the largest difference between two logits R W^QK [R; UR]^T of one row
     combination_norm: float  # |U|_inf, at least 1
-    misfit: float  # share of H_M, 0 to 1, that is not a combination of H_R, before U H_R replaces it
+    misfit: float  # share of H_M, in [0, 1], that is not a combination of H_R; see ``combination``
     relative: float  # |R| / |H_R| before the layer
     relative_after: float  # the same after the layer
     rounding: float  # largest rounding error of ``after``
@@ -69,11 +69,11 @@ def composite_norm(matrix: Tensor) -> float:
 
 
 def common_row(states: Tensor, *candidates: Tensor) -> Tensor:
-    """Return h <float64>[D] of R = H - 1 h^T for states <float64>[n, D].
+    """Return a row h <float64>[D] that makes |R| = |H - 1 h^T| small, for states H <float64>[n, D].
 
-    The paper's argmin has no closed form for the composite norm, which is not convex. The best of three rows and of the
-    given candidates is taken: the column medians, which minimize the l1 norm; the column means, which minimize the
-    Frobenius norm, and the l1 and the infinity norm up to a factor of 2; the mid-ranges, which minimize the largest
+    The paper's minimizer has no closed form, because the composite norm is not convex. The result is the best of the
+    given candidates and three rows: the column medians, which minimize the l1 norm; the column means, which minimize
+    the Frobenius norm, and the l1 and the infinity norm up to a factor of 2; the mid-ranges, which minimize the largest
     entry.
     """
     rows = [states.mean(dim=0), states.quantile(0.5, dim=0), (states.amax(dim=0) + states.amin(dim=0)) / 2]
@@ -81,7 +81,7 @@ def common_row(states: Tensor, *candidates: Tensor) -> Tensor:
 
 
 def relative_residual(states: Tensor) -> float:
-    """Return |R| / |H| of <float64>[n, D]: 0 if all rows are equal, about 1 if they have nothing in common."""
+    """Return |R| / |H| of states H <float64>[n, D]: 0 if all rows are equal, about 1 if they have nothing in common."""
     return composite_norm(states - common_row(states)) / composite_norm(states)
 
 
@@ -94,8 +94,8 @@ def combination(real: Tensor, mask: Tensor) -> tuple[Tensor, float]:
 
     Returns:
         U <float64>[m, n], whose rows sum to 1 up to rounding even if the rows of H_R are nearly equal; and the misfit
-        |H_M - U H_R| / |H_M - 1 mean(H_R)^T| (Frobenius): 0 if H_M is in the affine hull of the rows of H_R. If not, U
-        gives the nearest point, and the misfit is positive, at most 1.
+        |H_M - U H_R| / |H_M - 1 mean(H_R)^T| (Frobenius) in [0, 1]: 0 if every row of H_M is in the affine hull of the
+        rows of H_R. Otherwise U gives the nearest points in the hull.
     """
     mean = real.mean(dim=0)
     centered, offsets = real - mean, mask - mean

@@ -32,7 +32,7 @@ from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import open_tokenizer
 
-# Numbers of words: of a passage's first part, which searches for the rest, and between two occurrences of a word.
+# Number of a passage's first words, the search query; smallest distance in words between occurrences of a word.
 _SHORT, _DISTANCE = 16, 6
 
 
@@ -166,10 +166,10 @@ def _read_text(path: Path, settings: ProbeSettings) -> list[Task]:
 
 
 def find_repetitions(passages: Sequence[list[str]], generator: np.random.Generator) -> list[Repetition]:
-    """Find words that a passage repeats at some distance, and draw one occurrence of each to predict.
+    """Find words that a passage repeats, and draw one occurrence of each, far from the others, to predict.
 
-    The words that make up the more frequent half of the text are left out, because a model can guess them without the
-    repetition; so are words with characters other than letters. Replacements are drawn from the remaining words.
+    Excluded are the most frequent words, which make up half of the text and can be guessed without the repetition, and
+    words with characters other than letters. Replacements are drawn from the remaining words.
     """
     counts = Counter(word for words in passages for word in words)
     rest, rare = sum(counts.values()) / 2, []

@@ -22,12 +22,12 @@ INVERSE_PENALTY = 0.1
 _ITERATIONS = 200
 # Principal axes with less than this share of the largest variance are rounding errors.
 _LEAST_VARIANCE = 1e-9
-# Rows that are compared with all training rows in one product.
+# Number of test rows per matrix product with all training rows.
 _CHUNK = 2048
 
 
 class Whitening(NamedTuple):
-    """An affine map that gives the rows it was fitted to mean 0 and the identity as covariance."""
+    """An affine map to mean 0 and identity covariance, fitted to rows."""
 
     mean: NDArray[np.float64]  # [D]
     axes: NDArray[np.float64]  # [D, K], K at most D
@@ -38,7 +38,7 @@ class Whitening(NamedTuple):
 
 
 def fit_whitening(rows: Rows) -> Whitening:
-    """Fit a PCA whitening (as Su et al., 2021, for sentence vectors) to <float>[n, D], n >= 2, in double precision.
+    """Fit PCA whitening (Su et al., 2021, for sentence vectors) to rows <float>[n, D], n >= 2, in double precision.
 
     Axes without variance are dropped, so K is the rank of the centered rows.
     """
@@ -56,7 +56,7 @@ def normalized(rows: Rows) -> Rows:
 
 
 def spearman(first: Rows, second: Rows, scores: Rows) -> float:
-    """Return the rank correlation of the rows' cosines [n] with scores <float>[n], 0 if either of them is constant."""
+    """Return Spearman's correlation of row-wise cosines with scores <float>[n]; 0 if cosines or scores are constant."""
     cosines = (normalized(first.astype(np.float64)) * normalized(second.astype(np.float64))).sum(axis=1)
     # Cosines that are equal on paper differ by rounding, which would give them a random order.
     cosines = cosines.round(9)
@@ -66,7 +66,7 @@ def spearman(first: Rows, second: Rows, scores: Rows) -> float:
 
 
 def nearest_neighbor(train: Rows, labels: NDArray[Any], test: Rows, expected: NDArray[Any]) -> float:
-    """Return test accuracy when each row takes its nearest training row's label, by cosine."""
+    """Return the test accuracy of a 1-nearest-neighbor classifier by cosine."""
     unit = normalized(train.astype(np.float32)).T
     right = 0
     for start in range(0, len(test), _CHUNK):
@@ -91,16 +91,16 @@ def logistic_regression(train: Rows, labels: NDArray[Any], test: Rows, expected:
 
 
 def reciprocal_rank(queries: Rows, texts: Rows) -> float:
-    """Return the mean reciprocal rank, in (0, 1], of text i among texts <float>[n, D] by cosine with query i."""
+    """Return the mean reciprocal rank, in (0, 1], of text i when query i ranks texts <float>[n, D] by cosine."""
     scores = normalized(queries.astype(np.float64)) @ normalized(texts.astype(np.float64)).T
     ranks = (scores > np.diagonal(scores)[:, None]).sum(axis=1) + 1
     return float((1 / ranks).mean())
 
 
 def mean_cosine(unit_sum: Rows, number: int) -> float:
-    """Return the mean cosine between different rows, given the sum <float64>[D] over their unit vectors.
+    """Return the mean cosine between different rows, given the sum <float64>[D] of the ``number`` normalized rows.
 
-    The mean over random pairs (Ethayarajh, 2019) is an estimate of it. Near 1, all rows have the same direction.
+    Ethayarajh (2019) estimates this mean from random pairs. Near 1, all rows have the same direction.
     """
     return float((unit_sum @ unit_sum - number) / (number * (number - 1)))
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _RESULTS_FOLDER, _MODEL_FILE = "results", "model.json"
 _TABLE_FILE = "probes.md"
-# Measures that are not shown in hundredths, as shares and correlations are.
+# Measures that the table shows unscaled; all others are shown in hundredths.
 _AS_THEY_ARE = ("effective rank", "bits gained by the repetition")
 
 
@@ -74,7 +74,7 @@ def _open(model: Probed, settings: ProbeSettings) -> CheckpointEncoder:
 
 
 def _unfinished(output: Path, name: str, model: str, tasks: list[Task], origins: dict[str, str]) -> list[Task]:
-    """Return the tasks without results of a model; raise a ValueError for results of another model or input."""
+    """Return the tasks that a model has no results for; raise a ValueError if results are of another model or input."""
     left = []
     for task in tasks:
         file = output / _RESULTS_FOLDER / name / f"{task.name}.json"

@@ -27,7 +27,7 @@ class EncodedWords(NamedTuple):
     """Sentences of words as sequences of tokens; words that do not fit into a sequence continue in the next one."""
 
     sequences: list[NDArray[np.int64]]  # <int64>[n] each, special symbols included
-    places: NDArray[np.int64]  # <int64>[words, 3] sequence, first token, and the token after the last one
+    places: NDArray[np.int64]  # <int64>[words, 3] sequence index, first token, end token (exclusive)
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class FrozenEncoder:
     name: str  # for progress bars
     encoder: CheckpointEncoder  # on ``device``
     layers: list[int]  # layers whose states are kept, 0 for the embeddings
-    max_length: int  # tokens to which longer texts are cut
-    batch_tokens: int  # of a batch, padding included
+    max_length: int  # maximum number of tokens in a sequence; longer texts are truncated
+    batch_tokens: int  # number of tokens in a batch, padding included
     precision: str  # one of ``fairseq_maelm.options.PRECISIONS``; the states are single precision
     device: str
 
@@ -51,7 +51,7 @@ class FrozenEncoder:
         return np.array([vocabulary.first, *tokens, vocabulary.line_end], dtype=np.int64)
 
     def encode(self, text: str) -> NDArray[np.int64]:
-        """Tokenize a text with special symbols around it, truncated to ``max_length``: <int64>[n]."""
+        """Return a text's token ids <int64>[n], special symbols included, truncated to ``max_length``."""
         return self._enclosed(self.encoder.encode_line(text)[: self._room])
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
@@ -95,8 +95,7 @@ class FrozenEncoder:
     def pooled(self, texts: Sequence[str], title: str) -> States:
         """Return pooled states <float32>[layers, poolings, texts, D].
 
-        The mean is over a text's own tokens, without special symbols. A text without tokens gets the mean over its
-        special symbols.
+        Mean pooling excludes special symbols, except for a text that has no other tokens.
         """
         result = np.empty((len(self.layers), len(POOLINGS), len(texts), self.encoder.width), dtype=np.float32)
         for places, tokens, states in self.states([self.encode(text) for text in texts], title):

@@ -41,7 +41,7 @@ def _row(name: str, measure: str, value: float, variant: Variant = (None, None, 
 def _variants(
     frozen: FrozenEncoder, states: States, poolings: Sequence[str | None], fit: Any, title: str
 ) -> Iterator[tuple[Variant, measures.Rows]]:
-    """Yield states <float32>[layers, poolings, n, D] as they are, and whitened by a map fitted to the rows ``fit``."""
+    """Yield states <float32>[layers, poolings, n, D] unchanged, and whitened by a map fitted to the rows ``fit``."""
     pairs = [(place, number) for place in range(len(frozen.layers)) for number in range(len(poolings))]
     # The first token's embedding is the same in every text.
     pairs = [(place, number) for place, number in pairs if frozen.layers[place] or poolings[number] != "first"]
@@ -70,8 +70,8 @@ class Pairs(NamedTuple):
 class Similarity(Task):
     """Rank correlation between text pairs' cosines and scores, without training.
 
-    With ``together`` the parts are one set, as in a year of STS: the correlation is measured over all parts together,
-    and as the mean over the parts. Otherwise each part is a set. Whitening is fitted to all texts of the task.
+    With ``together`` the parts form one set, such as a year of STS, with two results: the correlation over all pairs,
+    and the mean of the parts' correlations. Otherwise each part is a set. Whitening is fitted to all texts of the task.
     """
 
     parts: dict[str, Pairs]
@@ -180,9 +180,9 @@ class TokenStates(Task):
 
 @dataclass(frozen=True)
 class Search(Task):
-    """Search by a passage's first words for its last words, among the last words of all passages.
+    """Retrieve a passage's last words from those of all passages, with its first words as the query.
 
-    Effective rank (centered) and mean cosine are those of the last words' vectors. Whitening is fitted to both parts.
+    Effective rank (centered) and mean cosine are those of the vectors of last words. Whitening is fitted to both parts.
     """
 
     passages: list[list[str]]
@@ -211,8 +211,8 @@ class Repetition(NamedTuple):
     """A passage with a word that occurs more than once."""
 
     words: list[str]
-    place: int  # of the occurrence to predict
-    replaced: list[str]  # the passage with other words in the place of the other occurrences
+    place: int  # position of the occurrence to predict
+    replaced: list[str]  # the passage with all other occurrences replaced by other words
 
     @property
     def occurrences(self) -> NDArray[np.int64]:
