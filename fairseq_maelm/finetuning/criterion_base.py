@@ -12,13 +12,13 @@ from torch import Tensor
 
 @dataclass
 class NoOptions(FairseqDataclass):
-    """No options. Without this class, fairseq would store the whole command line in checkpoints instead."""
+    """An empty set of options, without which fairseq would store the whole command line in checkpoints."""
 
 
 class FineTuningCriterion(FairseqCriterion):
-    """A loss summed over examples, words or windows; fairseq divides the gradient by their number.
+    """Base class of losses summed over examples, words or windows; fairseq divides gradients by this count.
 
-    It logs ``loss`` in bits, and the percentage of correct predictions if the logging outputs count them.
+    It logs the mean ``loss`` in bits and, if outputs have ``ncorrect``, the percentage of correct predictions.
     """
 
     accuracy: ClassVar[str] = "accuracy"
@@ -32,8 +32,8 @@ class FineTuningCriterion(FairseqCriterion):
             sample: the batch.
             loss: the loss in nats, summed over its terms.
             size: number of terms.
-            correct: number of correct predictions, if their percentage is logged.
-            more: further values to log; ``squares=True`` if the loss is not in nats.
+            correct: number of correct predictions; None to log no percentage.
+            more: further values to log; ``squares=True`` marks a sum of squared errors, which is not converted to bits.
         """
         output = {"loss": loss.detach(), "sample_size": size, "ntokens": sample["ntokens"], **more}
         output["nsentences"] = sample["nsentences"]
@@ -58,5 +58,5 @@ class FineTuningCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return False, because in validation they contain predictions."""
+        """Return False, because the logging outputs of validation contain predictions."""
         return False

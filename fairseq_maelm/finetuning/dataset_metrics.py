@@ -5,8 +5,8 @@ and ``reduce_metrics`` passes them to ``log_collected``. Predictions are stored 
 occurs in two batches counts once, and the metrics are computed when validation ends. Such a criterion must report that
 its logging outputs cannot be summed.
 
-Metrics are in percent. An undefined one (no positive examples or predictions, or constant values) is 0, so that a model
-with constant predictions ranks last. Predictions that are infinite or NaN make a correlation NaN.
+Metrics are in percent. An undefined metric (no positive examples or predictions, or constant values) is 0, so that a
+model with constant predictions ranks last. Predictions that are infinite or NaN make a correlation NaN.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,10 +30,10 @@ _KEY = "_collected"
 
 
 class Collected(DerivedMeter):
-    """Predictions for a validation set, by example, and their metrics.
+    """The predictions for a validation set, as a dict from example keys, and their metrics.
 
-    It is a derived meter, the only kind that fairseq does not save: fairseq cannot restore meters of foreign classes,
-    so no run could resume from a checkpoint that holds this one.
+    This is a derived meter, because fairseq does not save derived meters. No run could resume from a checkpoint with
+    this meter: fairseq only restores meters of its own classes.
     """
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Collected(DerivedMeter):
         self._metrics: Mapping[str, float] | None = None
 
     def update(self, rows: Iterable[tuple[Any, Any]]) -> None:
-        """Add (key, values) pairs; each example's key is unique in the set."""
+        """Add (key, values) pairs; a key identifies an example of the validation set."""
         self.rows.update(rows)
         self._metrics = None
 
     def metrics(self, compute: Callable[[dict[Any, Any]], Mapping[str, float]]) -> Mapping[str, float]:
-        """Return the metrics of all rows; ``compute`` is called once for all metrics."""
+        """Return ``compute(rows)``, cached until the next update."""
         if self._metrics is None:
             self._metrics = compute(self.rows)
         return self._metrics
@@ -73,8 +73,8 @@ def log_collected(
 
     Args:
         rows: pairs of an example's key and its values, from all ranks, in any order; duplicates count once.
-        compute: returns metrics by name for rows by key. It is called for all rows when validation ends, and by
-            fairseq's own logging for the rows of each batch.
+        compute: function from a dict of rows, key -> values, to a dict of metrics, name -> value. It is called with all
+            rows when validation ends, and with the rows of each batch by fairseq's own logging.
         names: the metrics to log; ``compute`` must return them.
     """
     # A list, because fairseq passes it to several meters: the first would exhaust an iterator.
@@ -84,9 +84,9 @@ def log_collected(
 
 
 def example_rows(sample: Mapping[str, Any], gold: Tensor, predicted: Tensor) -> dict[str, NDArray[Any]]:
-    """Return the part of a criterion's logging output that ``log_predictions`` reads, for B classes or numbers.
+    """Return the logging outputs that ``log_predictions`` reads: ids, right and predicted classes or numbers [B].
 
-    Values take 4 bytes each, because fairseq limits how much a batch may send to the other ranks.
+    Values have 4 bytes each, because fairseq limits the size of the logging outputs that ranks exchange.
     """
     arrays = {"ids": sample["id"], "gold": gold, "predicted": predicted}
     numbers = {name: tensor.detach().cpu().numpy() for name, tensor in arrays.items()}
@@ -99,7 +99,7 @@ def log_predictions(
     """Log metrics of a whole validation set from the ``example_rows`` of all ranks.
 
     Args:
-        logging_outputs: outputs without rows, those of training, are ignored.
+        logging_outputs: logging outputs of all ranks; those without rows (of training) are ignored.
         names: as in ``compute_metrics``.
         positive: as in ``compute_metrics``.
     """

@@ -93,7 +93,7 @@ def numbers_as_classes(labels: Sequence[str]) -> str | None:
 
 
 def report_on_classes(right: Sequence[str], predicted: Sequence[str]) -> str:
-    """Return precision, recall and F1 of each class as a table, and the confusions if there are few classes."""
+    """Return a table with each class's precision, recall and F1 and, for few classes, the confusion matrix."""
     from sklearn import metrics  # takes a second
 
     names = sorted({*right, *predicted})

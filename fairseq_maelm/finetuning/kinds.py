@@ -1,6 +1,6 @@
-"""The kinds of fine-tuning tasks; commands look up here how they differ.
+"""The registry of kinds of fine-tuning tasks, with what commands need to know about each kind.
 
-A kind is a folder of this one that has a module ``kind.py`` with a ``KIND``. Adding the folder adds the kind.
+A kind is a subfolder with a module ``kind.py`` that defines ``KIND``. No other registration is needed.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 def no_recipe(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Return None: no prepared folder belongs to this kind."""
+    """Return None: this kind has no prepared folders with recipes."""
     return None
 
 
@@ -20,10 +20,10 @@ class Kind(NamedTuple):
     """A kind of task.
 
     Attributes:
-        tasks: fairseq's names of its tasks.
-        add_options: declares the options of its predictions.
-        recipe: returns the recipe's name or path for a prepared folder with a manifest, None for a folder of another
-            kind.
+        tasks: names under which its tasks are registered in fairseq.
+        add_options: function that declares its options of ``maelm predict``.
+        recipe: function from a prepared folder and its manifest to the name or path of the recipe; None for a folder
+            of another kind.
         accepts: other kinds whose options ``maelm predict`` accepts too.
     """
 
@@ -34,12 +34,12 @@ class Kind(NamedTuple):
 
 
 def predict_input(name: str, args: argparse.Namespace) -> Any:
-    """Predict the input of ``maelm predict`` by a kind's ``inference.py``, which imports torch."""
+    """Call ``predict_input`` in the kind's ``inference.py``, which is imported late because it imports torch."""
     return importlib.import_module(f"{__package__}.{name}.inference").predict_input(args)
 
 
 @cache
 def kinds() -> dict[str, Kind]:
-    """Return the kinds by the names of their folders."""
+    """Return the kinds as a dict, folder name -> kind."""
     names = [path.parent.name for path in sorted(Path(__file__).parent.glob("*/kind.py"))]
     return {name: importlib.import_module(f"{__package__}.{name}.kind").KIND for name in names}

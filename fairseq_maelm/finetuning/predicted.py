@@ -1,4 +1,4 @@
-"""The result that every kind of fine-tuning returns to ``maelm predict``, and tables of predictions."""
+"""The result type of ``predict_input`` for all kinds of fine-tuning tasks, and tables of predictions."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 class Predicted(NamedTuple):
     """The predictions for one input."""
 
-    text: str  # the predictions as the command writes them
+    text: str  # the predictions in the command's output format
     metrics: Mapping[str, float] | None  # None for an input without labels
     right: Sequence[str] = ()  # the right labels of examples or words, for a report on each class
     labels: Sequence[str] = ()  # their predicted labels
@@ -40,7 +40,7 @@ def predict_rows(
 
     Args:
         examples: the rows.
-        run: returns logits <float>[n, classes] of n texts or pairs, or numbers <float>[n].
+        run: function from n texts or pairs to logits <float>[n, classes] or numbers <float>[n].
         labels: names of the classes; None for numbers.
         measure: the metrics, for a table with labels.
     """
@@ -65,7 +65,7 @@ def predict_rows(
 
 
 def measured(text: str, outputs: Tensor, targets: Any, labels: Sequence[str] | None, measure: Measure) -> Predicted:
-    """Return predictions with metrics; ``targets`` [n] are classes or numbers, the rest as in ``predict_rows``."""
+    """Add metrics to predictions ``text``; ``targets`` [n] are class indices or numbers; see ``predict_rows``."""
     found = (outputs if labels is None else outputs.argmax(dim=-1)).numpy()
     metrics = compute_metrics(measure.names, targets, found, measure.positive)
     if labels is None:
@@ -75,7 +75,7 @@ def measured(text: str, outputs: Tensor, targets: Any, labels: Sequence[str] | N
 
 
 def prediction_header(labels: Sequence[str] | None, example: Example | None = None) -> list[str]:
-    """Return column names: those of ``prediction_cells``, then of an example's id and texts."""
+    """Return the column names: first those of ``prediction_cells``, then "id" and the texts of the example."""
     own = ["value"] if labels is None else ["label", "probability", *(f"P({label})" for label in labels)]
     if example is None:
         return own
@@ -83,7 +83,7 @@ def prediction_header(labels: Sequence[str] | None, example: Example | None = No
 
 
 def prediction_cells(outputs: Tensor, labels: Sequence[str] | None) -> Iterable[list[str]]:
-    """Yield a row for each output: its number, or its best label with the probability, then all probabilities."""
+    """Yield each output's row: the number; or the best label, its probability, and all labels' probabilities."""
     if labels is None:
         yield from ([f"{value:.6g}"] for value in outputs.tolist())
         return

@@ -1,7 +1,7 @@
 """Recipes: YAML files with the options of a fine-tuning task, its search space, and the paper's scores.
 
-A recipe is named by its path, or by the name of one in the package. Its list ``defaults`` names recipes, in the same
-folder or in the package, whose content it inherits.
+A recipe is given by its path or, for recipes in the package, by its name. It inherits from the recipes in its list
+``defaults``, which are looked up in its own folder and in the package.
 """
 
 import re
@@ -38,9 +38,9 @@ class Recipe:
         metric: the validation metric that chooses checkpoint and setting; larger is better.
         metrics: the metrics to report, ``metric`` included.
         options: options of fairseq-train, without leading dashes; True is a flag.
-        search: values to try; it has lr, batch-size, epochs (passes over the training data) and warm-up (fraction of
-            the updates).
-        search_large: the same for large models; None to use ``search``.
+        search: option -> values to try; must contain lr, batch-size, epochs (passes over the training data) and warm-up
+            (fraction of the updates).
+        search_large: search space of large models; None to use ``search``.
         setting: one value for each name in ``search``, for a single run.
         paper: group -> model -> published scores in percent, one for each validation set; NaN for none.
         path: the file, or the name of a recipe of the package.
@@ -64,14 +64,14 @@ class Recipe:
 
 
 def check_name(name: Any, what: str) -> str:
-    """Return a name that can be used in tables and paths; raise a ValueError for any other."""
+    """Return the name if it is valid in tables and paths, otherwise raise ValueError."""
     if not (isinstance(name, str) and re.fullmatch(r"\w[\w.+ -]*", name)):
         raise ValueError(f"{what} {name!r} must be a name of letters, digits, spaces, '.', '+', '-' and '_'")
     return name
 
 
 def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
-    """Read recipes; raise a ValueError for two of the same task."""
+    """Read recipes; raise ValueError if two recipes have the same task."""
     recipes: dict[str, Recipe] = {}
     for path in paths:
         recipe = read_recipe(path)
@@ -137,7 +137,7 @@ def _search(search: Mapping[str, Any], what: str) -> Search:
 
 
 def _check_value(name: str, value: Any, what: str) -> None:
-    """Check values that fairseq-train never sees: counts of examples and epochs, and the fraction for warm-up."""
+    """Check the values of batch-size, epochs, lr and warm-up; raise ValueError for invalid ones."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if name in ("batch-size", "epochs"):
         right = number and value == int(value) and value >= 1

@@ -1,4 +1,4 @@
-"""A fine-tuning task's folder: its preparation from one file per split, and the arrays of each split."""
+"""Prepare the folder of a fine-tuning task from one file per split, and store and load each split's arrays."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -24,20 +24,20 @@ def prepare_task_folder(
     write: Callable[[Path, TextEncoder], Mapping[str, Any]],
     place: str = ".",
 ) -> dict[str, Any]:
-    """Prepare a task's folder, and return its manifest; a folder that was made from the same files is kept.
+    """Prepare a task's folder and return its manifest; reuse an existing folder that was made from the same files.
 
     Args:
         output: the folder, which appears when it is complete.
         kind: kind of the folder, as in ``prepare_folder``.
-        options: the settings that decide the result, for the manifest.
+        options: the settings that the result depends on, for the manifest.
         files: split -> file.
         vocabulary: folder of the vocabulary.
-        write: fills the folder with tokens of the encoder, and returns facts for the manifest.
-        place: where in the folder the vocabulary is copied to.
+        write: function that writes the tokenized data to the folder, and returns facts for the manifest.
+        place: subfolder to which the vocabulary is copied.
 
     Raises:
         OSError: a file is missing or cannot be written.
-        ValueError: a file or the vocabulary is not valid, or the folder was made from something else.
+        ValueError: a file or the vocabulary is not valid, or the folder was made from other files or options.
     """
     encoder = open_encoder(vocabulary)
 

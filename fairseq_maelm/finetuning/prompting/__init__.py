@@ -1,1 +1,1 @@
-"""Prompting: tasks as cloze tests, whose labels are words that the model predicts at a mask (paper, appendix E)."""
+"""Prompting: tasks as cloze tests, where the model predicts a word for each label at a mask (paper, appendix E)."""

@@ -1,4 +1,4 @@
-"""Classification by prompts with a checkpoint that the hub interface has opened."""
+"""Prompt-based classification with a checkpoint opened through the hub interface."""
 
 import argparse
 import logging
@@ -36,15 +36,15 @@ def classify_by_prompt(
 
     Args:
         hub: a checkpoint with decoder and prediction head.
-        texts: sentences, or tuples of sentences for templates with several.
+        texts: sentences, or tuples of sentences for templates with several sentences.
         prompt: name of a GLUE task, a .yaml or .json file, or, with ``label_words``, a template; by default the
-            prompt that the checkpoint was fine-tuned with.
+            prompt with which the checkpoint was fine-tuned.
         label_words: label -> word.
         several_pieces: allow label words of several pieces; a word's score is the mean log-probability of its pieces.
         batch_size: number of examples in a batch.
 
     Returns:
-        for each text, label -> probability among the labels. For a regression the labels are its two bounds.
+        a dict for each text, label -> probability among the labels. For regression the labels are the two bounds.
 
     Raises:
         ValueError: the prompt is missing or wrong, or the checkpoint cannot fill masks.
@@ -60,7 +60,7 @@ def find_prompter(
     label_words: Mapping[str, str] | None = None,
     several_pieces: bool = False,
 ) -> Prompter:
-    """Return the prompter for a model; arguments and errors as in ``classify_by_prompt``."""
+    """Return the prompter for a checkpoint; arguments and errors are those of ``classify_by_prompt``."""
     if prompt is None:
         own: Prompter | None = getattr(hub.task, "prompter", None)
         if own is None:
@@ -78,7 +78,7 @@ def score(
     batch_size: int = 32,
     progress: str | None = None,
 ) -> Tensor:
-    """Score the labels of examples, <float32>[examples, labels] on the CPU, as ``label_scores`` does.
+    """Return the ``label_scores`` of examples, <float32>[examples, labels] on the CPU.
 
     ``examples`` has the sentences of each example; ``progress`` is the title of a progress bar, or None for no bar.
     """

@@ -1,4 +1,4 @@
-"""Prompts as tokens, truncated to the maximum length."""
+"""Tokenize prompts and truncate them to the maximum length."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from fairseq_maelm.text.tokenizer import Tokenizer
 
 
 class Prompter:
-    """Turns examples of a task into sequences of up to ``max_length`` tokens (by default the prompt's).
+    """Turns examples into sequences of at most ``max_length`` tokens (default: the prompt's ``max_length``).
 
     Attributes:
-        pieces: the tokens of each label's word.
-        mask_counts: the distinct numbers of tokens of label words, ascending; an example has a sequence for each.
+        pieces: token ids of each label word.
+        mask_counts: the distinct lengths of label words in tokens, ascending; each example has one sequence per length.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Prompter:
         self._symbols = {"cls": dictionary.bos(), "sep": dictionary.eos(), "mask": dictionary.index("<mask>")}
 
     def _label_words(self, several_pieces: bool) -> list[tuple[int, ...]]:
-        """Return the tokens of each label word as if it followed a space, in the vocabulary's case."""
+        """Return the token ids of each label word, tokenized as if it followed a space."""
         dictionary, words, found, several = self.tokenizer.dictionary, self.prompt.label_words, [], []
         for label, word in words.items():
             tokens = tuple(self.tokenizer.encode_part(word, starts_word=True))
@@ -48,11 +48,11 @@ class Prompter:
         return found
 
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """Render and tokenize one example into <int64>[n] for each of ``mask_counts``.
+        """Render and tokenize one example; return a sequence <int64>[n] for each number of masks in ``mask_counts``.
 
-        A label word of several pieces needs as many masks. A sequence that is too long loses the last token of its
-        longest sentence (the later of equally long ones) until it fits; the template, the masks and </s> are never cut.
-        The code of Gao et al. instead cuts the end of the sequence, and fails if it cuts the mask.
+        A label word of n pieces needs n masks. While a sequence is too long, the last token of its longest sentence
+        (the later of equally long ones) is removed; the template, the masks and </s> are never cut. The code of Gao
+        et al. instead cuts the end of the sequence, and fails if this removes the mask.
         """
         return [self._sequence(render(self.prompt.parts, sentences, masks)) for masks in self.mask_counts]
 

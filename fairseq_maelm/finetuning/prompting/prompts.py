@@ -1,4 +1,4 @@
-"""Prompts, each a template with label words: GLUE's (Gao et al., 2021), and users' own."""
+"""Prompts (templates with label words): those for GLUE (Gao et al., 2021) and user-defined ones."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ class Prompt:
     Attributes:
         name: name of the task.
         template: a template in the language of ``fairseq_maelm.finetuning.prompting.template``.
-        label_words: label -> word, in the order of the classes; the second of two classes is the positive class of F1.
-            For regression, the words of the lower and of the upper bound.
+        label_words: label -> word, in the order of the classes; for two classes, the second is the positive one of F1.
+            For regression, the words for the lower and the upper bound.
         metrics: metrics to report; the first one chooses the best checkpoint.
         bounds: bounds of the number, for regression; None for classification.
         max_length: maximum number of tokens of a sequence, with special symbols, template and masks.
-        first_sentence_limit: maximum number of tokens of the first sentence; None for no such limit.
+        first_sentence_limit: maximum number of tokens of the first sentence, or None.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Prompt:
         return list(self.label_words)
 
     def target(self, label: str | None, place: str) -> float:
-        """Turn an example's label into its class or, for regression, its number; ``place`` is for error messages."""
+        """Convert a label to its class index or, for regression, its number; ``place`` is for error messages."""
         if label is None:
             raise ValueError(f"{place} has no label")
         if self.bounds is None:
@@ -92,12 +92,12 @@ class Prompt:
         return number
 
     def to_json(self) -> str:
-        """Return the prompt as a line of JSON, which ``find_prompt`` reads."""
+        """Return the prompt as a line of JSON that ``find_prompt`` can read."""
         return json.dumps({name: value for name, value in asdict(self).items() if value is not None})
 
 
 def find_prompt(description: str) -> Prompt:
-    """Find a prompt by the name of a built-in one, the path of a YAML or JSON file, or JSON text."""
+    """Return a prompt, given the name of a built-in prompt, the path of a YAML or JSON file, or JSON text."""
     if description in BUILT_IN:
         return BUILT_IN[description]
     path = Path(description)
@@ -119,7 +119,7 @@ def find_prompt(description: str) -> Prompt:
 
 
 def _prompt_of(description: Any, name: str) -> Prompt:
-    """Make a prompt from the content of a file; numbers may be given as text."""
+    """Make a prompt from the content of a file; numbers may be strings."""
     fields = Prompt.__dataclass_fields__
     if not isinstance(description, Mapping):
         raise ValueError(f"prompt {name!r} must be a mapping with template and label_words")

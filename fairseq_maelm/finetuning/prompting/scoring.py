@@ -16,16 +16,16 @@ from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_ma
 def prompt_input(examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, view: EncoderView) -> dict[str, Any]:
     """Collate prompts into the model's input.
 
-    If label words have C distinct numbers of pieces, an example has C sequences. The batch has the first sequences of
-    all examples, then their second sequences, and so on.
+    An example has C sequences, one for each distinct number of pieces in label words. The batch has the first sequences
+    of all examples, then their second sequences, and so on.
 
     Args:
-        examples: C sequences <int64>[n] of each example, with the same numbers of masks for all examples.
-        symbols: padding and <mask>.
+        examples: for each example, the C sequences <int64>[n] of ``Prompter.encode``.
+        symbols: ids of padding and <mask>.
         view: what the encoder sees at masks.
 
     Returns:
-        ``src_tokens``, ``src_lengths`` and ``layout`` of C sequences per example, to predict exactly the masks.
+        ``src_tokens``, ``src_lengths`` and ``layout`` of all sequences; predictions are made at masks only.
     """
     sequences = [example[variant] for variant in range(len(examples[0])) for example in examples]
     lengths = np.array([len(sequence) for sequence in sequences])
@@ -34,14 +34,14 @@ def prompt_input(examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, vie
 
 
 def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
-    """Score K labels by their words: <float32>[B, K] for B examples.
+    """Return scores <float32>[B, K] of K labels for B examples.
 
-    A word of n pieces gets their mean log-probability at the masks of the sequence that has n masks. If all words are
-    single pieces, scores are logits, which differ from log-probabilities only by a constant per example.
+    The score of a word with n pieces is the mean log-probability of its pieces in the sequence with n masks. If all
+    words are single pieces, scores are logits instead: log-probabilities up to a constant per example.
 
     Args:
         logits: <float>[M, V] at the masks of ``prompt_input``'s batch, in order.
-        pieces: the tokens of the K label words.
+        pieces: token ids of each of the K label words.
     """
     counts = sorted({len(word) for word in pieces})
     examples = len(logits) // sum(counts)

@@ -1,4 +1,4 @@
-"""The task of prompting, by the words predicted at a template's mask (paper, appendix E), and its criterion."""
+"""The fairseq task and criterion of prompt-based fine-tuning (paper, appendix E)."""
 
 import logging
 import os
@@ -80,7 +80,7 @@ class PromptTaskConfig(FairseqDataclass):
 
 
 def complete_view(cfg: Any) -> EncoderView:
-    """Fill in missing options of the encoder's input from the pretrained checkpoint; return them as a view."""
+    """Fill in unset options for the encoder's input from the pretrained checkpoint; return the view."""
     pretrained = EncoderView()
     # The path is set only when training starts; checkpoints do not store it.
     if cfg.finetune_from_model:
@@ -98,12 +98,12 @@ def complete_view(cfg: Any) -> EncoderView:
 class PromptDataset(BatchDataset):
     """A split in memory. All sequences of an example count towards ``--max-tokens``.
 
-    ``examples`` are those of ``Prompter.encode``, and ``targets`` <float32>[examples] classes or numbers. Without a
-    ``seed``, as in validation, examples are ordered by length.
+    ``examples`` are outputs of ``Prompter.encode``, and ``targets`` <float32>[examples] are class indices or numbers.
+    Without a ``seed``, as in validation, examples are ordered by length.
     """
 
     largest_item, remedy = "an example", "a smaller --max-length"
-    # Wide, so that the few examples meet others in every epoch.
+    # Wide, so that few-shot examples are batched with different examples in every epoch.
     widest_bucket = 0.25
 
     def __init__(
@@ -130,7 +130,7 @@ class PromptDataset(BatchDataset):
 
 @register_task("maelm_prompt", dataclass=PromptTaskConfig)
 class PromptTask(EncoderTask):
-    """Classify or score by the words at a mask, with the checkpoint's decoder and prediction head."""
+    """Classification or regression by label words at a mask, with the checkpoint's decoder and LM head."""
 
     name = "maelm_prompt"
     # Tells the model to keep its decoder and prediction head.
@@ -208,7 +208,7 @@ class PromptTask(EncoderTask):
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """The vocabulary of predictions, which is that of the input."""
+        """The dictionary of predicted tokens, which is also that of the input."""
         return self.dictionary
 
 
@@ -221,7 +221,7 @@ class PromptCriterion(FineTuningCriterion):
     """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss in nats, summed over B examples; B, by which gradients are divided; and the values to log."""
+        """Return the loss in nats, summed over B examples; B as the sample size; and the values to log."""
         prompter = self.task.prompter
         logits, _ = model(**sample["net_input"])
         scores = label_scores(logits, prompter.pieces)

@@ -1,4 +1,4 @@
-"""The template language of Gao et al. (2021), and the segments of a sequence from a template and sentences.
+"""The template language of Gao et al. (2021), and the rendering of templates with sentences.
 
 A template is text with variables between asterisks, such as ``*cls**sent_0*_It_was*mask*.*sep+*``:
 
@@ -28,7 +28,7 @@ _SPECIAL: dict[str, Kind] = {"cls": "cls", "mask": "mask", "sep": "sep", "sep+":
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a template: text, with spaces instead of underscores, or a variable with its signs."""
+    """A part of a template: text with underscores replaced by spaces, or a variable with its signs."""
 
     kind: Kind
     text: str = ""
@@ -48,7 +48,7 @@ class Segment(NamedTuple):
 
 
 def parse_template(template: str) -> tuple[Part, ...]:
-    """Split a template into its parts; raise a ValueError for an invalid one."""
+    """Split a template into its parts; raise ValueError if the template is invalid."""
     pieces = template.split("*")
     if len(pieces) % 2 == 0:
         raise ValueError(f"the template {template!r} has an asterisk without a partner: write variables as *name*")
@@ -80,19 +80,19 @@ def _variable(name: str, template: str) -> Part:
 
 
 def sentences_of(parts: Sequence[Part]) -> int:
-    """Count the sentences that an example has under a template."""
+    """Return the number of sentences that a template requires."""
     return 1 + max(part.number for part in parts if part.kind == "sentence")
 
 
 def render(parts: Sequence[Part], sentences: Sequence[str], masks: int = 1) -> list[Segment]:
-    """Put sentences into a template.
+    """Put sentences into a template and return the segments of the sequence.
 
-    White space before a part belongs to that part, so that the last space of a text is not a separate token. The mask
-    stands for a word with its space, as <mask> does in texts for the hub interface.
+    White space between two parts is tokenized with the second, so that a trailing space is not a separate token. The
+    mask stands for a word with its preceding space, like <mask> in texts for the hub interface.
 
     Args:
         parts: parts of the template.
-        sentences: sentences of the example, which are cleaned like pretraining text.
+        sentences: sentences of the example; they are cleaned like pretraining text.
         masks: number of masks for the label word.
     """
     if len(sentences) != sentences_of(parts):
@@ -121,7 +121,7 @@ def _sentence(part: Part, sentence: str) -> str:
 
 
 def spell(segments: Sequence[Segment]) -> str:
-    """Write a rendered prompt as text with <s>, <mask> and </s>, for logs and ``fill_mask``."""
+    """Return a rendered prompt as text with <s>, <mask> and </s>, for logs and ``fill_mask``."""
     spelled = {"cls": "<s>", "mask": " <mask>", "sep": "</s>"}
     texts = []
     for place, segment in enumerate(segments):

@@ -1,1 +1,1 @@
-"""Classification and regression of sentences and pairs of sentences."""
+"""Classification and regression of single sentences and sentence pairs."""

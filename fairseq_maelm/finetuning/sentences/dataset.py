@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences as batches of similar length."""
+"""The dataset of single sentences or sentence pairs, in batches of similar length."""
 
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ class SentencesDataset(BatchDataset):
     Args:
         folder: a folder with the layout of ``fairseq_maelm.finetuning.sentences.prepare``.
         split: name of the split.
-        dictionary: the vocabulary's.
-        labels: the labels' dictionary; None for numbers.
+        dictionary: the dictionary of the texts.
+        labels: the dictionary of the labels; None for numbers.
         limit: maximum number of tokens, special tokens included; the longer sentence of a pair is cut first.
-        seed: seed of the order, which changes with each epoch of training and never in validation.
+        seed: random seed of the example order, which changes every epoch in training and is fixed in validation.
 
     Attributes:
         cut: number of examples that are cut.
@@ -59,7 +59,7 @@ class SentencesDataset(BatchDataset):
 
         Returns:
             ``whole_sequences``, each ``<s> a </s>`` or ``<s> a </s> </s> b </s>``; and, if the split has labels,
-            ``target``, <int64>[B] classes or <float32>[B] numbers.
+            ``target``: class indices <int64>[B] or numbers <float32>[B].
         """
         lengths = self.sizes[indices].astype(np.int64)
         batch = whole_sequences([self._tokens(int(index)) for index in indices], lengths, self.dictionary.pad())
@@ -74,7 +74,7 @@ class SentencesDataset(BatchDataset):
 
 
 def _targets(prefix: Path, labels: Dictionary | None) -> np.ndarray | None:
-    """Return <int64>[examples] classes or <float32>[examples] numbers; None for a split without labels."""
+    """Return class indices <int64>[examples] or numbers <float32>[examples]; None for a split without labels."""
     if labels is None:
         numbers = prefix.with_name(f"{prefix.name}.label")
         return np.loadtxt(numbers, dtype=np.float32, ndmin=1) if numbers.is_file() else None

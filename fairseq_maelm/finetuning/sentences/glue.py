@@ -31,11 +31,11 @@ class Table:
 
     Attributes:
         file: name in the task's folder.
-        columns: columns of the sentences, the label, and the index under which a prediction is submitted.
-        rows: the official numbers of examples, two where two versions of the file are in use.
-        header: names of the columns, for a file whose first line does not name them.
-        held_out: for a file with two splits: True for the rows that dev_ids.tsv lists, False for the other rows; None
-            takes all rows.
+        columns: columns of the sentences, the label, and the example index for submissions.
+        rows: the official number of examples; several numbers if several versions of the file are in use.
+        header: names of the columns, for a file without a header.
+        held_out: True to select the rows that dev_ids.tsv lists, False to select the other rows; None to select all
+            rows.
     """
 
     file: str
@@ -50,10 +50,10 @@ class GlueTask:
     """A task's labels and tables.
 
     Attributes:
-        labels: in the order of the classes, which is alphabetical; None for the scores of STS-B.
-        tables: split -> its possible files, of which the first that exists is used. Splits have fairseq's names: train,
-            valid, test and, for MNLI mismatched, valid1 and test1.
-        irregular: whether line breaks inside sentences break rows of the official files, and sentences may be empty.
+        labels: class names in alphabetical order, which is the order of the class indices; None for STS-B's scores.
+        tables: split -> candidate files; the first existing file is used. Splits have fairseq's names: train, valid,
+            test and, for MNLI mismatched, valid1 and test1.
+        irregular: whether official files have rows split by line breaks inside sentences, and empty sentences.
     """
 
     labels: list[str] | None
@@ -66,7 +66,7 @@ class Quirks:
     """Irregular rows of a file."""
 
     rejoined: list[int] = field(default_factory=list)  # first lines of rows that were joined from several lines
-    left_out: list[int] = field(default_factory=list)  # lines that are pieces of rows, but do not fit together
+    left_out: list[int] = field(default_factory=list)  # lines with fragments of rows that cannot be joined
     empty_sentences: int = 0  # number of rows with an empty sentence
 
 
@@ -118,7 +118,7 @@ class GlueSettings:
 
 
 def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
-    """Prepare one task and return its manifest; keep a folder that was made from the same files."""
+    """Prepare one task and return its manifest; reuse a folder that was made from the same files."""
     # These take seconds to import.
     from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_task
     from fairseq_maelm.finetuning.task_folder import prepare_task_folder
@@ -158,7 +158,7 @@ def _report(split: str, quirks: Quirks) -> None:
 
 
 def _chosen_tables(task: str, settings: GlueSettings) -> dict[str, tuple[Path, Table]]:
-    """Return the file of each split and its table, whose ``rows`` are empty if any number of rows is allowed."""
+    """Return a dict split -> (file, table); ``rows`` of the table are empty if any row count is accepted."""
     folder, train_files, found = settings.glue / task, dict(settings.train_file), {}
     for split, tables in TASKS[task].tables.items():
         if split == "train" and task in train_files:
@@ -208,7 +208,7 @@ def read_glue(path: Path, table: Table, task: GlueTask, quirks: Quirks) -> Itera
 
 
 def _rejoined(rows: Iterator[Row], task: GlueTask, quirks: Quirks) -> Iterator[Row]:
-    """Join rows that line breaks have split; a whole row begins with a number and ends in a label."""
+    """Join rows that were split by line breaks; a complete row starts with a number and ends with a label."""
     header = next(rows, None)
     if header is None:
         return
@@ -241,12 +241,12 @@ def _line(place: str) -> int:
 
 
 def _selected(rows: Iterator[Row], pairs: set[tuple[str, ...]], held_out: bool) -> Iterator[Row]:
-    """Yield the header, and the rows whose second and third cells are (or are not) one of the pairs."""
+    """Yield the header, and the rows for which (second cell, third cell) ``in pairs`` equals ``held_out``."""
     yield from (row for count, row in enumerate(rows) if not count or (tuple(row[1][1:3]) in pairs) == held_out)
 
 
 def _read_dev_pairs(folder: Path) -> set[tuple[str, ...]]:
-    """Read GLUE's list of MRPC's dev set, as pairs of sentence ids."""
+    """Read GLUE's list of sentence id pairs in MRPC's dev set."""
     path = next((folder / name for name in DEV_IDS_FILES if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(

@@ -35,9 +35,9 @@ from fairseq_maelm.text.dictionary import class_names
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
-    """Predict label probabilities, or a value, for each row in a table or a prepared split.
+    """Predict label probabilities, or a number, for each row in a table or a prepared split.
 
-    Predictions for a split of ``maelm prepare glue`` have the layout of GLUE's submissions.
+    Predictions for a split prepared by ``maelm prepare glue`` have the format of GLUE submissions.
     """
     hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     regression = hub.config.task.get("regression_target", hub.task.label_dictionary is None)
@@ -80,7 +80,7 @@ def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int)
 
 
 def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) -> None:
-    """Refuse single texts if the checkpoint was trained on pairs, and pairs if it was trained on single texts."""
+    """Raise an error if single texts are given to a checkpoint trained on pairs, or vice versa."""
     trained = getattr(hub.task.cfg, "texts", None)
     if trained is None or trained == given:
         return
@@ -111,8 +111,8 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     """Run a model over a prepared split.
 
     Returns:
-        outputs <float64>[n, outputs] in the order of the file; and the targets, <int64>[n] classes or <float32>[n]
-        numbers, None for a split without labels.
+        outputs <float64>[n, outputs] in the order of the file; and targets, class indices <int64>[n] or numbers
+        <float32>[n], or None for a split without labels.
     """
     hub.task.load_dataset(split)
     dataset = hub.task.datasets[split]
@@ -142,7 +142,7 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
 
 
 def read_rows(args: argparse.Namespace, labels: list[str] | None) -> list[Example]:
-    """Return the rows of a table; without given columns, the last one has labels if all its cells can be labels."""
+    """Return the rows of a table; without --text, the last column has labels if all its cells can be labels."""
     columns = settings_of(ColumnsWithId, args)
     if columns.text is not None:
         return list(read_table(args.input, columns, 1, complete=bool))

@@ -1,12 +1,12 @@
-"""The preparation of a task folder from tables of texts and labels.
+"""Prepare the folder of a sentence task from tables of texts and labels.
 
-fairseq's own task sentence_prediction can read it too:
+fairseq's own task sentence_prediction can read this folder too:
 
 FOLDER/input0/{train,valid,...}.{bin,idx}  dict.txt  sentencepiece.bpe.model
 FOLDER/input1/...                                     the second sentences of pairs
 FOLDER/label/{train,valid,...}.{bin,idx}  dict.txt    classes, in the order of the dictionary; or
 FOLDER/label/{train,valid,...}.label                  numbers, one per line
-FOLDER/index/{train,valid,...}.txt                    the ids of examples that have any, one per line
+FOLDER/index/{train,valid,...}.txt                    ids of the examples, if the tables have ids, one per line
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ _CHUNK = 10_000
 
 
 def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
-    """Write the task's folder and return its manifest; errors are those of ``prepare_task_folder``."""
+    """Prepare the task's folder and return its manifest; raises the errors of ``prepare_task_folder``."""
     chosen = dataclasses.asdict(settings)
     for name in ("train", "valid", "test", *(() if settings.valid is None else ("valid_fraction", "seed"))):
         del chosen[name]
@@ -104,11 +104,11 @@ def write_task(
     Args:
         folder: the new folder.
         encoder: the tokenizer.
-        sources: split -> the file to name in errors, and its examples.
+        sources: split -> (path for error messages, examples).
         labels: the classes; None for numbers.
         texts: number of texts of an example, 1 or 2.
         max_length: maximum number of tokens in an example; None to truncate nothing.
-        scale: largest value of numbers from 0, by which they are divided; None for any finite numbers.
+        scale: divisor of labels, which must be numbers in [0, ``scale``]; None to store any finite numbers unchanged.
     """
     splits = {}
     for split, (path, found) in sources.items():
@@ -136,7 +136,7 @@ def _write_split(
     encoder: TextEncoder,
     max_length: int | None,
 ) -> dict[str, Any]:
-    """Encode and store examples, with their ids, and return facts for the manifest."""
+    """Tokenize and store the examples of a split and their ids, and return facts for the manifest."""
     cut: list[bool] = []
 
     def rows() -> Iterator[tuple[Sequence[NDArray[np.unsignedinteger]], str | None]]:
@@ -161,7 +161,7 @@ def _write_split(
 def _encoded(
     examples: Iterable[Example], encoder: TextEncoder, description: str
 ) -> Iterator[tuple[Example, list[NDArray[np.unsignedinteger]]]]:
-    """Yield examples with their texts as tokens that end in </s>, and show a progress bar with the description."""
+    """Yield each example with the token ids of its texts, ending in </s>; show a progress bar with the title."""
     # One iterator for all chunks, because a second iterator over the bar would lose examples.
     progress = iter(tqdm(examples, desc=description, unit=" examples", mininterval=1))
     while chunk := list(itertools.islice(progress, _CHUNK)):
@@ -181,9 +181,9 @@ def write_split(
     Args:
         folder: the task's folder.
         split: "train", "valid" or "test", possibly followed by a number.
-        rows: one or two texts of each example, <uint16 or uint32>[tokens] with </s> at the end, and its label: a class,
-            or the text of a number; None in a split without labels.
-        dictionary_size: symbols of the dictionary without <mask>; decides the integer type of stored tokens.
+        rows: for each example, one or two texts <uint16 or uint32>[tokens] with </s> at the end; and the label as a
+            string (a class or a number), or None in a split without labels.
+        dictionary_size: number of symbols without <mask>; determines the integer type of stored tokens.
         labels: the classes; None for numbers.
     """
     builders: dict[str, Any] = {}
@@ -230,9 +230,9 @@ def _labels_of(table: Path, first: Example, counts: Mapping[str, int]) -> Dictio
 
 
 def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
-    """Draw a fraction, in [0, 1], of the examples at random, about the same from each stratum; return their indices.
+    """Draw a stratified random sample of the examples and return their indices.
 
-    ``strata`` has the stratum of each example.
+    ``strata`` has the stratum of each example; ``fraction`` is in [0, 1].
     """
     order = np.random.default_rng(seed).permutation(len(strata))
     members: dict[str, list[int]] = {name: [] for name in sorted(set(strata))}

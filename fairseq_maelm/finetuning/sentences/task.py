@@ -1,4 +1,4 @@
-"""The task of classifying or scoring sentences and pairs of sentences, and its criterion."""
+"""The fairseq task and criterion of classification and regression of sentences and sentence pairs."""
 
 import logging
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class SentencesTaskConfig(FairseqDataclass):
 
 @register_task("maelm_sentences", dataclass=SentencesTaskConfig)
 class SentencesTask(EncoderTask):
-    """Predict a class or a number for a sentence or a pair; a ``label_dictionary`` of None stands for numbers."""
+    """Classification or, if ``label_dictionary`` is None, regression of single sentences or sentence pairs."""
 
     name = "maelm_sentences"
     setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), _LABELS)
@@ -67,7 +67,7 @@ class SentencesTask(EncoderTask):
         return cls(cfg, dictionary, Dictionary.load(str(labels)) if labels.is_file() else None)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and give it a head with an output for each class, or with one output for numbers."""
+        """Build the model with a head that has one output per class, or a single output for numbers."""
         model = super().build_model(cfg, from_checkpoint)
         self.longest = self.longest or model.max_positions()
         classes = 1 if self.label_dictionary is None else len(class_names(self.label_dictionary))
@@ -99,11 +99,11 @@ class SentencesCriterionConfig(FairseqDataclass):
 
 @register_criterion("maelm_sentences", dataclass=SentencesCriterionConfig)
 class SentencesCriterion(FineTuningCriterion):
-    """Cross-entropy of classes, or the squared error of a number.
+    """Cross-entropy for classes, or squared error for numbers.
 
-    It logs ``loss`` (bits per example, or mean squared error) and ``accuracy`` of classes. For a whole validation set
-    it also logs ``mcc``, ``f1`` if one of two labels is positive, or ``pearson`` and ``spearman`` of numbers, all in
-    percent.
+    It logs ``loss`` (bits per example, or mean squared error) and, for classes, ``accuracy``. For a whole validation
+    set it also logs, for classes, ``mcc`` and, if one of two labels is positive, ``f1``; for numbers, ``pearson`` and
+    ``spearman``. All but ``loss`` are in percent.
     """
 
     def __init__(self, cfg: SentencesCriterionConfig, task: Any) -> None:
@@ -118,7 +118,7 @@ class SentencesCriterion(FineTuningCriterion):
         self.positive = labels.index(wanted) if wanted else positive_class(labels)
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss of B examples, summed in nats or as squared errors; B; and the values to log."""
+        """Return the summed loss of B examples (nats or squared errors), the sample size B, and the values to log."""
         if "target" not in sample:
             raise ValueError("this split has no labels to validate on: `maelm predict` predicts it")
         scores, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)

@@ -1,7 +1,7 @@
 """Batches of windows, each a question with a part of its context.
 
-A sequence is ``<s> question </s> </s> window </s>``. Windows of a context begin a stride apart, and the first one that
-reaches the end of the context is the last.
+A sequence is ``<s> question </s> </s> window </s>``. Windows of a context begin at multiples of the stride, up to the
+first window that reaches the end of the context.
 """
 
 import logging
@@ -28,18 +28,18 @@ NO_TARGET = -100
 class Windows(NamedTuple):
     """W windows of Q questions, ordered by question and then by position in the context."""
 
-    question: NDArray[np.int64]  # [W] number of the question
-    begin: NDArray[np.int64]  # [W] first piece of the context in the window
-    end: NDArray[np.int64]  # [W] the piece after the last
-    first: NDArray[np.int64]  # [Q + 1] first window of each question
+    question: NDArray[np.int64]  # [W] index of the question
+    begin: NDArray[np.int64]  # [W] index of the first context piece in the window
+    end: NDArray[np.int64]  # [W] index of the last context piece in the window, plus 1
+    first: NDArray[np.int64]  # [Q + 1] first window of each question; the last entry is W
 
 
 def windows_of(
     question_lengths: NDArray[np.int64], context_lengths: NDArray[np.int64], max_length: int, stride: int
 ) -> Windows:
-    """Cut each question's context, of at least one piece, into windows for sequences of up to ``max_length`` tokens.
+    """Cut the context of each question into windows, so that sequences have at most ``max_length`` tokens.
 
-    If windows are shorter than the stride, they begin their own length apart, so that no piece is left out.
+    Every context must have at least one piece. Windows shorter than the stride are adjacent, so that no piece is lost.
     """
     bounds = []
     for asked, length in zip(question_lengths.tolist(), context_lengths.tolist()):
@@ -53,8 +53,8 @@ def windows_of(
 class SquadDataset(BatchDataset):
     """All windows of a split.
 
-    Training shuffles the windows and leaves out questions whose answer was not located. Other batches mark the pieces
-    whose best context is in the window, for decoding. ``cfg`` is a ``SquadTaskConfig``.
+    Training shuffles the windows and omits questions whose answer was not located. Outside of training, batches mark
+    the pieces that have more context in this window than in any other, for decoding. ``cfg`` is a ``SquadTaskConfig``.
     """
 
     remedy = "a smaller --max-length"
@@ -95,11 +95,12 @@ class SquadDataset(BatchDataset):
         """Make a batch of B windows.
 
         Returns:
-            ``whole_sequences``; ``target`` <int64>[B, 2], the positions of the answer's first and last token, (0, 0) if
-            the answer is not in the window, or ``NO_TARGET`` twice; ``located``, the number of windows with a target;
-            and ``context_mask`` <bool>[B, S], True at tokens that can begin or end an answer. Outside of training also
-            ``start_mask`` <bool>[B, S], True at those with their best context in this window; ``shift`` <int64>[B], the
-            number to add to a position for the piece's number in the context; and ``split``, the split's name.
+            ``whole_sequences``; ``target`` <int64>[B, 2], the positions of the answer's first and last token, or (0, 0)
+            if the window does not contain the answer, or ``NO_TARGET`` twice if the answer was not located;
+            ``located``, the number of windows with a target; and ``context_mask`` <bool>[B, S], True at tokens that can
+            begin or end an answer. Outside of training also ``start_mask`` <bool>[B, S], True at the tokens that have
+            the most context in this window; ``shift`` <int64>[B], context piece index minus position in the sequence;
+            and ``split``, the split's name.
         """
         lengths = self.sizes[indices]
         windows = self.windows
@@ -122,15 +123,15 @@ class SquadDataset(BatchDataset):
         return batch
 
     def _owners_of(self, question: int) -> NDArray[np.int64]:
-        """Return, for each piece of a question's context, the window that gives it the most context."""
+        """Return the index of the window that gives the most context to each piece of a question's context."""
         first, last = self.windows.first[question : question + 2]
         bounds = list(zip(self.windows.begin[first:last].tolist(), self.windows.end[first:last].tolist()))
         return first + most_context(bounds, range(bounds[-1][1] + 1))
 
     def _sequence(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a window's tokens and two masks: tokens that can be answers, and tokens with their most context here.
+        """Return a window's tokens and its parts of ``context_mask`` and ``start_mask``; see ``collate``.
 
-        Tokens that stand for no character cannot be answers. Both masks end with the window.
+        Tokens without characters cannot be answers. Both masks end with the last context piece.
         """
         question, begin, end = (int(each[index]) for each in self.windows[:3])
         context = self.split.question_context[question]

@@ -1,4 +1,4 @@
-"""Answers to questions about a text, by a checkpoint that the hub interface has opened."""
+"""Question answering with a checkpoint opened through the hub interface."""
 
 import argparse
 import json
@@ -40,8 +40,8 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
         hub: a checkpoint of the task ``maelm_squad``.
         question: the question.
         context: the text.
-        threshold: "no answer" is returned if its score exceeds that of the best text by more than this, in logits;
-            infinity always returns a text. By default the task's ``--null-threshold``.
+        threshold: "no answer" is returned if its score minus the best text's score (in logits) is greater; infinity
+            always returns a text. By default the task's ``--null-threshold``.
 
     Raises:
         ValueError: the checkpoint cannot answer, or the question or the context is empty.
@@ -50,7 +50,7 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
 
 
 def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: float | None) -> SpanAnswer:
-    """Choose the answer from a list of ``answer_questions``; ``threshold`` as in ``answer``."""
+    """Choose an answer from one question's list from ``answer_questions``; ``threshold`` as in ``answer``."""
     threshold = hub.task.cfg.null_threshold if threshold is None else threshold
     if math.isnan(threshold):
         raise ValueError("the threshold must be a number of logits, or infinity, not NaN")
@@ -86,7 +86,7 @@ def answer_questions(
 def score_windows(
     hub: MaelmHubInterface, dataset: SquadDataset, kept: int, batch_size: int = 32, progress: bool = False
 ) -> NDArray[np.void]:
-    """Find each window's K = ``kept`` best answers, <WINDOW_DTYPE>[W, K], in a dataset for evaluation."""
+    """Return the K = ``kept`` best answers <WINDOW_DTYPE>[W, K] of all windows in a dataset for evaluation."""
 
     def forward(batch: dict[str, Any]) -> NDArray[np.void]:
         logits, _ = hub.model(**batch["net_input"], classification_head_name=SPAN_HEAD)
@@ -97,7 +97,7 @@ def score_windows(
 
 
 def _best_answers(dataset: SquadDataset, candidates: NDArray[np.void], question: int) -> list[SpanAnswer]:
-    """Return up to ``--n-best`` different texts and "no answer", the best first."""
+    """Return "no answer" and up to ``--n-best`` different texts, sorted from best to worst."""
     windows = slice(*dataset.windows.first[question : question + 2])
     rows = candidates[windows].ravel()
     found = {"": (-1, -1, float(rows["null"].min()))}
@@ -116,7 +116,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     """Answer the questions of a SQuAD file or of a prepared split.
 
     Raises:
-        UsageError: an option for unanswerable questions is given with SQuAD 1.1, which has none.
+        UsageError: an option for unanswerable questions is given, but the rules are those of SQuAD 1.1.
     """
     hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     if args.input.is_dir():

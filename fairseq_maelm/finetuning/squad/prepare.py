@@ -1,4 +1,4 @@
-"""The preparation of a folder for the task ``maelm_squad`` from SQuAD's files."""
+"""Prepare a folder for the task ``maelm_squad`` from SQuAD's files."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _SHOWN = 3
 def prepare_squad(files: Mapping[str, Path], vocabulary: Path, output: Path) -> dict[str, Any]:
     """Prepare splits ("train", "valid", "test") of SQuAD, and return the manifest of the new folder.
 
-    Errors are those of ``prepare_task_folder``; only a test split may lack answers.
+    Raises the errors of ``prepare_task_folder``. Only a test split may lack answers.
     """
     return prepare_task_folder(output, "squad", {}, files, vocabulary, partial(_write, files))
 
@@ -50,9 +50,9 @@ def _write(files: Mapping[str, Path], folder: Path, encoder: TextEncoder) -> dic
 
 
 def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None) -> tuple[PreparedSplit, list[str]]:
-    """Tokenize a file's texts; return also the ids of questions whose answer begins or ends inside a piece.
+    """Tokenize a file; return the split, and the ids of questions whose answer begins or ends inside a piece.
 
-    ``name``, of the split, is the title of a progress bar; None shows no bar.
+    ``name`` is the name of the split for a progress bar; None shows no bar.
     """
     progress = tqdm(source.contexts, f"{name}: contexts", disable=name is None)
     contexts = list(map(encoder.encode_with_offsets, progress))
@@ -79,10 +79,9 @@ def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None
 
 
 def token_span(begin: NDArray[np.int32], end: NDArray[np.int32], first: int, last: int) -> tuple[int, int] | None:
-    """Find the first and the last token (inclusive) that cover any of the characters ``first`` to ``last`` (exclusive).
+    """Return the first and last token (inclusive) that overlap characters [``first``, ``last``), or None.
 
-    A boundary inside a piece includes the whole piece. ``begin`` and ``end`` [T] are those of ``AlignedTokens``. Return
-    None if no token covers such a character.
+    Tokens that overlap only partly are included. ``begin`` and ``end`` [T] are those of ``AlignedTokens``.
     """
     first_token = int(np.searchsorted(end, first, side="right"))
     last_token = int(np.searchsorted(begin, last, side="left")) - 1
@@ -90,7 +89,7 @@ def token_span(begin: NDArray[np.int32], end: NDArray[np.int32], first: int, las
 
 
 def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tuple[NDArray[np.int32], list[str]]:
-    """Find each answer's first and last piece [Q, 2], and the ids of answers that begin or end inside a piece."""
+    """Return each answer's first and last piece [Q, 2], and ids of questions with answers cut inside a piece."""
     answers = np.full((len(source.questions), 2), NO_ANSWER, dtype=np.int32)
     inside = []
     for number, question in enumerate(source.questions):
@@ -105,7 +104,7 @@ def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tupl
 
 
 def _facts(split: str, source: SquadFile, prepared: PreparedSplit, problems: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Log the counts and the problems of a split, and return them for the manifest."""
+    """Log the counts and problems of a split, and return them for the manifest."""
     counts = {
         "contexts": len(source.contexts),
         "context_tokens": int(prepared.context_start[-1]),

@@ -1,8 +1,8 @@
-"""The prepared folder: contexts and questions as tokens, with their offsets in the text.
+"""The prepared folder: contexts and questions as token ids, with the characters that each token covers.
 
-It does not depend on the length of sequences or on the stride, because windows are cut when the data are loaded. Each
-split has two files: ``SPLIT.npz`` with the arrays for training, and ``SPLIT.json`` with the texts, which only scoring
-and prediction read.
+The data do not depend on the sequence length or the stride, because windows are cut when the data are loaded. Each
+split has two files: ``SPLIT.npz`` with the arrays for training, and ``SPLIT.json`` with the texts for scoring and
+prediction.
 """
 
 from functools import cached_property
@@ -69,12 +69,12 @@ class PreparedSplit:
         return self.arrays[f"context_{name}"][self.context_start[number] : self.context_start[number + 1]]
 
     def characters(self, question: int, first: int, last: int) -> tuple[int, int]:
-        """Return the bounds, in characters, of pieces ``first`` to ``last`` (inclusive) of the question's context."""
+        """Return the character span of pieces ``first`` to ``last`` (inclusive) in the question's context."""
         start = self.context_start[self.question_context[question]]
         return int(self.arrays["context_begin"][start + first]), int(self.arrays["context_end"][start + last])
 
     def answer_text(self, question: int, first: int, last: int) -> str:
-        """Return the text of pieces ``first`` to ``last`` (inclusive) of the question's context."""
+        """Return the text of pieces ``first`` to ``last`` (inclusive) in the question's context."""
         return self.texts.contexts[self.question_context[question]][slice(*self.characters(question, first, last))]
 
     def answer_texts(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> list[str]:

@@ -71,10 +71,10 @@ def read_squad(path: Path | str) -> SquadFile:
 def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | None, bool]:
     """Find an answer in its context, at the given offset (-1 if unknown) or at the nearest match.
 
-    An exact match is preferred to one of the same words in any case and with any white space between them.
+    An exact match is preferred to a match that ignores case and differences in white space.
 
     Returns:
-        its span without white space at the ends, or None; and whether the given offset was right.
+        the answer's span without leading and trailing white space, or None; and whether the given offset was right.
     """
     blank = len(text) - len(text.lstrip())
     words = text.strip()

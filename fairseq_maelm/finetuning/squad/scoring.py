@@ -1,11 +1,11 @@
 """The metrics of the official scripts for SQuAD 1.1 and 2.0.
 
-A prediction is compared with each of a question's answers, and the best score counts. Both are normalized: lower case,
-no punctuation, no articles, single spaces. ``exact`` requires equal texts; ``f1`` is the harmonic mean of the precision
-and recall of their words, as multisets.
+A prediction is compared with each right answer of its question, and the best score counts. Both texts are normalized:
+lower case, no punctuation, no articles, single spaces. ``exact`` requires equal texts; ``f1`` is the harmonic mean of
+precision and recall over the multisets of words.
 
-In 2.0 a question without an answer expects the empty text. A prediction file may come with the odds of no answer for
-each question; if they exceed a threshold, "no answer" is scored instead of the prediction.
+In 2.0 the right answer to an unanswerable question is the empty text. A prediction file may come with the odds of no
+answer for each question; if they exceed a threshold, "no answer" is scored instead of the prediction.
 """
 
 import logging
@@ -47,13 +47,13 @@ def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> flo
 
 
 def right_texts(answers: Sequence[str], version: str) -> tuple[str, ...]:
-    """Normalize a question's answers; in version 2.0 drop empty ones, and return one empty text if none is left."""
+    """Normalize a question's answers; in version 2.0 drop empty ones, and return [""] if no answer is left."""
     texts = tuple(map(normalize_answer, answers))
     return tuple(filter(None, texts)) or ("",) if version == "2.0" else texts
 
 
 class RawScores(NamedTuple):
-    """Scores [Q] of questions before any threshold, in the order of the data."""
+    """Scores [Q] of questions before applying a threshold, in the order of the data."""
 
     exact: NDArray[np.float64]  # in {0, 1}
     f1: NDArray[np.float64]  # in [0, 1]
@@ -80,13 +80,15 @@ def raw_scores(answers: Sequence[Sequence[str]], predictions: Sequence[str | Non
 def best_threshold(
     scores: NDArray[np.float64], raw: RawScores, odds: NDArray[np.float64], order: NDArray[np.int64]
 ) -> tuple[float, float]:
-    """Return the highest mean score, in percent, that a no-answer threshold gives, and this threshold.
+    """Return the highest mean score (in percent) over all no-answer thresholds, and the threshold that reaches it.
 
-    All questions start with "no answer" and are then answered in the order of their odds. A question that has an answer
-    then adds its score; one that has none loses its point, unless its prediction is empty. Of several equal maxima, the
-    first one counts. As in the official script, questions with equal odds are answered one at a time, in the order of
-    their file, although no threshold separates them, and the threshold before the first question is 0. ``scores`` [Q]
-    are the exact or the F1 scores of ``raw``, and ``order`` [Q] the questions in the order of the file with the odds.
+    Initially, "no answer" is predicted for all questions. Then the questions are answered one by one, by ascending
+    odds: an answerable question adds its score to the total; an unanswerable one subtracts 1, unless its prediction is
+    empty. The first of several equal maxima counts. As in the official script, questions with equal odds are answered
+    one by one too, although no threshold separates them, and the initial threshold is 0.
+
+    ``scores`` [Q] are the exact or F1 scores of ``raw``; ``order`` [Q] has the question indices in the order of the
+    odds file, which decides between equal odds.
     """
     walk = order[np.argsort(odds[order], kind="stable")]
     gains = np.where(raw.has_answer, scores, -raw.answered.astype(np.float64))[walk]
@@ -105,10 +107,9 @@ def squad_metrics(
 ) -> dict[str, float]:
     """Return the metrics in percent, with the official names and in their order.
 
-    These are ``exact``, ``f1`` and ``total``; in version 2.0 also ``HasAns_...`` for questions with an answer and
-    ``NoAns_...`` for questions without one, if there are any; with odds also ``best_exact``, ``best_f1`` and
-    ``best_..._thresh``. A question whose odds [Q] exceed the threshold gets no answer. ``order`` as in
-    ``best_threshold``.
+    They are ``exact``, ``f1`` and ``total``; in version 2.0 also ``HasAns_...`` for answerable and ``NoAns_...`` for
+    unanswerable questions, if there are any, and, with odds, ``best_exact``, ``best_f1`` and ``best_..._thresh``.
+    "No answer" is predicted where ``odds`` [Q] exceed the threshold. ``order`` is as in ``best_threshold``.
     """
     exact, f1 = raw.exact, raw.f1
     if odds is not None:
@@ -128,7 +129,7 @@ def squad_metrics(
 
 
 def metric_names(version: str, has_answer: Sequence[bool]) -> list[str]:
-    """Return the names of the metrics and thresholds of a validation set."""
+    """Return the names of the metrics and thresholds that are logged for a validation set."""
     nothing, flags = np.zeros(len(has_answer)), np.array(has_answer, dtype=bool)
     metrics = squad_metrics(RawScores(nothing, nothing, flags, flags), version, nothing if version == "2.0" else None)
     return [name for name in metrics if not name.endswith("total")]
@@ -144,8 +145,8 @@ def score_predictions(
 ) -> dict[str, float]:
     """Score a predictions file as the official script does; see ``squad_metrics``.
 
-    The right answers (in the order of the data), the predicted texts and the odds of no answer are given by question
-    id. ``report`` is called with a message about predictions that are missing or ignored.
+    ``answers`` (in the order of the data), ``predictions`` and ``odds`` are dicts from question ids to right answers,
+    predicted texts and odds of no answer. ``report`` receives messages about missing or ignored predictions.
     """
     missing = [identity for identity in answers if identity not in predictions]
     if missing and version == "2.0":

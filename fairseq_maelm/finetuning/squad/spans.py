@@ -1,4 +1,4 @@
-"""The best answers of windows, from the scores of their tokens."""
+"""Decode answers from the start and end scores of tokens."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class WindowSpans(NamedTuple):
-    """The K best answers of B windows, the best first."""
+    """The K best answers of B windows, sorted from best to worst."""
 
     first: Tensor  # <int64>[B, K] position of the first token
     last: Tensor  # <int64>[B, K] position of the last token, not before the first
@@ -30,9 +30,9 @@ def best_spans(
 ) -> WindowSpans:
     """Choose the best answers of each window.
 
-    As in BERT's fine-tuning, the ``n_best`` best starts are combined with ends. Unlike in BERT's, all ends within
-    ``max_answer_length`` of a start are considered, not only the best ends of the window, so that a window with a
-    possible answer always yields one.
+    As in BERT's code, the ``n_best`` best starts are combined with ends. BERT's code only considers the best ends in
+    the window; here all ends within ``max_answer_length`` of a start are considered, so that every window with a
+    possible answer yields an answer.
 
     Args:
         logits: <float>[B, S, 2] scores of every token as start and as end.
@@ -58,7 +58,7 @@ def best_spans(
 
 
 def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -> NDArray[np.void]:
-    """Return each window's K = ``kept`` best answers, <WINDOW_DTYPE>[B, K], as spans of context pieces.
+    """Return the K = ``kept`` best answers <WINDOW_DTYPE>[B, K] of each window, as spans of context pieces.
 
     ``logits`` are <float>[B, S, 2]; ``batch`` comes from a ``SquadDataset`` that is not for training.
     """
@@ -72,10 +72,10 @@ def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -
 
 
 def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -> NDArray[np.void]:
-    """Choose the best answer [Q] of each question from <WINDOW_DTYPE>[W], the answers of all windows in order.
+    """Choose each question's best answer <WINDOW_DTYPE>[Q] from its windows' answers <WINDOW_DTYPE>[W].
 
-    ``first_window`` [Q + 1] has the first window of each question. The score of no answer is the minimum over the
-    question's windows.
+    ``first_window`` [Q + 1] has the index of each question's first window. A question's score of no answer is the
+    minimum over its windows.
     """
     if len(rows) != first_window[-1] or (rows["window"] != np.arange(len(rows))).any():
         raise ValueError(f"{len(rows)} windows were scored, but there are {first_window[-1]}")
@@ -89,5 +89,5 @@ def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -
 
 
 def null_odds(best: NDArray[np.void]) -> NDArray[np.float64]:
-    """Return the score of no answer minus that of the best answer [Q], in logits, from ``best_of_questions``."""
+    """Return the score of no answer minus the score of the best answer [Q], in logits."""
     return best["null"].astype(np.float64) - best["score"]

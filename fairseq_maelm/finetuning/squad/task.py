@@ -1,4 +1,4 @@
-"""The task of question answering, where an answer is a span of a context or missing, and its criterion."""
+"""The fairseq task and criterion of extractive question answering, with or without unanswerable questions."""
 
 import logging
 import math
@@ -61,7 +61,7 @@ class SquadTaskConfig(FairseqDataclass):
 
 @register_task("maelm_squad", dataclass=SquadTaskConfig)
 class SquadTask(EncoderTask):
-    """Find the answer to a question in a context; ``cfg`` is a ``SquadTaskConfig``."""
+    """Extractive question answering; ``cfg`` is a ``SquadTaskConfig``."""
 
     name = "maelm_squad"
 
@@ -83,7 +83,7 @@ class SquadTask(EncoderTask):
         return cls(cfg, load_dictionary(cfg.data))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model with a head that scores every token as start and as end."""
+        """Build the model with a head that gives every token a start score and an end score."""
         positions = getattr(cfg, "max_positions", None)
         if positions and positions < self.longest:
             raise ValueError(
@@ -105,16 +105,16 @@ class SquadTask(EncoderTask):
         self.datasets[split] = self.dataset_of(prepared, split, training)
 
     def dataset_of(self, prepared: PreparedSplit, name: str, training: bool = False) -> SquadDataset:
-        """Cut the contexts of questions into windows by the task's options."""
+        """Cut contexts into windows according to the task's options."""
         return SquadDataset(prepared, self.cfg, self.dictionary, name, training)
 
     def version_of(self, prepared: PreparedSplit) -> str:
-        """Return the version of the rules by which a split is scored: "1.1" or "2.0"."""
+        """Return the version of the scoring rules for a split, "1.1" or "2.0"."""
         chosen = str(self.cfg.squad_version)
         return prepared.texts.version if chosen == "auto" else chosen
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """Log the criterion's metrics and, in validation, the metrics of answers."""
+        """Log the criterion's metrics and, in validation, the official SQuAD metrics."""
         super().reduce_metrics(logging_outputs, criterion)
         batches = [output for output in logging_outputs if "windows" in output]
         if not batches:
@@ -136,9 +136,9 @@ class SquadTask(EncoderTask):
         log_collected(rows, metrics, names)
 
     def metrics(self, dataset: SquadDataset, best: np.ndarray, threshold: float | None = None) -> dict[str, float]:
-        """Return the official metrics of the best answers of a split, <WINDOW_DTYPE>[Q] from ``best_of_questions``.
+        """Return the official metrics of a split's answers <WINDOW_DTYPE>[Q] from ``best_of_questions``.
 
-        The threshold of the odds of no answer is ``--null-threshold`` by default.
+        ``threshold`` is the no-answer threshold, by default ``--null-threshold``.
         """
         split, version = dataset.split, self.version_of(dataset.split)
         raw = raw_scores(split.texts.answers or [], split.answer_texts(best["first"], best["last"]), version)
@@ -152,9 +152,9 @@ class SquadTask(EncoderTask):
 class SquadCriterion(FineTuningCriterion):
     """The mean cross-entropy of an answer's first and last token, summed over windows.
 
-    The softmax is over ``<s>``, which stands for no answer, and the tokens of the context. It logs ``loss`` in bits per
-    window and ``span_accuracy``, the percentage of windows whose first and last token both score highest. The task,
-    which has the texts, logs the metrics of answers.
+    The softmax is over ``<s>``, which stands for no answer, and the tokens of the context. The criterion logs ``loss``
+    in bits per window and ``span_accuracy``, the percentage of windows whose first and last token are both predicted
+    correctly. The official metrics are logged by the task, because they need the texts.
     """
 
     accuracy = "span_accuracy"
@@ -163,8 +163,8 @@ class SquadCriterion(FineTuningCriterion):
         """Compute the loss of B windows.
 
         Returns:
-            the loss in nats, summed over windows that have a target; their number, by which fairseq divides the
-            gradient; and the values to log, in validation with the best answer <WINDOW_DTYPE>[B] of every window.
+            the loss in nats, summed over windows with a target; the number of these windows as the sample size; and the
+            values to log, in validation with the best answer <WINDOW_DTYPE>[B] of every window.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=SPAN_HEAD)
         allowed = sample["context_mask"].clone()

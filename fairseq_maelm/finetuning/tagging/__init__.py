@@ -1,1 +1,1 @@
-"""Token labeling: a label for each word, in CoNLL-U or CoNLL files."""
+"""Token labeling: a label for each word, with data in CoNLL or CoNLL-U files."""

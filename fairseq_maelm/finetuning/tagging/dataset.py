@@ -1,4 +1,4 @@
-"""Batches of windows over labeled sentences, which may exceed the model's positions."""
+"""Batches of windows over labeled sentences; sentences may be longer than the model's maximum."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -27,9 +27,9 @@ class Window(NamedTuple):
 
 
 def windows_of(ends: Sequence[int], limit: int, overlap: int) -> list[Window]:
-    """Return a sentence's windows; each word is labeled in the window that gives it the most context.
+    """Cut a sentence into windows; each word is labeled in the window that gives it the most context.
 
-    The arguments are those of ``cut_windows``.
+    Arguments are as in ``cut_windows``.
     """
     bounds = cut_windows(ends, limit, overlap)
     if len(bounds) == 1:
@@ -45,8 +45,8 @@ class TaggingDataset(BatchDataset):
     Training shuffles the windows within buckets of similar length; otherwise they are sorted by length.
 
     Attributes:
-        windows: the number of the sentence and the window of each item, in the order of the sentences.
-        cut_words: number of words with more pieces than a window; the model sees their first pieces.
+        windows: (sentence index, window) of each item, in the order of the sentences.
+        cut_words: number of words with more pieces than fit into a window; the model sees only their first pieces.
     """
 
     def __init__(self, split: TaggedSplit, dictionary: Dictionary, cfg: Any, shuffle: bool) -> None:
@@ -71,9 +71,9 @@ class TaggingDataset(BatchDataset):
         """Collate B windows.
 
         Returns:
-            ``sentence`` <int64>[B], the number of each window's sentence; ``words`` <int64>[B], the number of words to
-            label in each; ``rows`` <int64>[W], the rows of the first pieces of these words in the flattened [B, S];
-            ``target`` <int64>[W], their labels; and ``whole_sequences``.
+            ``sentence`` <int64>[B], the sentence index of each window; ``words`` <int64>[B], the number W_b of words to
+            label in each window; for all W = sum(W_b) words, ``rows`` <int64>[W], the index of the word's first piece
+            in the flattened [B, S], and ``target`` <int64>[W], the label id; and ``whole_sequences``.
         """
         lengths = self.sizes[indices]
         width = int(lengths.max())
@@ -96,7 +96,7 @@ class TaggingDataset(BatchDataset):
 
 
 def _shortened(split: TaggedSplit, limit: int) -> TaggedSplit:
-    """Keep the first ``limit`` pieces of every word."""
+    """Truncate every word to its first ``limit`` pieces."""
     counts = split.piece_counts
     place_in_word = np.arange(len(split.pieces)) - np.repeat(np.cumsum(counts, dtype=np.int64) - counts, counts)
     shortened = np.minimum(counts, limit).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Labels of words for ``maelm predict``."""
+"""Predictions of word labels for ``maelm predict``."""
 
 import argparse
 import logging
@@ -54,7 +54,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
 
 
 def label_words(hub: MaelmHubInterface, sentences: Sequence[Sequence[str]], batch_size: int = 32) -> list[list[str]]:
-    """Label words in sentences, however long, in the model's label scheme."""
+    """Label the words of sentences of any length, in the model's label scheme."""
     split, _ = encode_words(hub.tokenizer.encoder, sentences)
     dataset = hub.task.dataset_of(split, shuffle=False)
 
@@ -88,7 +88,7 @@ def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
 
 
 def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
-    """Turn lines of text into lines of word/LABEL, and keep empty lines."""
+    """Return text lines as lines of ``word/LABEL`` pairs; empty lines are kept."""
     sentences = [words_of(line) for _, line in numbered_lines(args.input)]
     filled = [words for words in sentences if words]
     if not filled:
@@ -111,9 +111,9 @@ def words_of(text: str) -> list[str]:
 def _measured(
     file: LabeledFile, labels: list[list[str]], settings: TaggingSettings
 ) -> tuple[dict[str, float] | None, list[str], list[str]]:
-    """Return metrics, and the right and the predicted labels of all words; nothing if the file lacks labels.
+    """Return metrics, right labels and predicted labels of all words; empty if the file has no labels.
 
-    Labels are in the scheme of the checkpoint.
+    Labels are in the checkpoint's scheme.
     """
     own = {label for sentence in file.sentences for label in sentence.labels}
     if "" in own or own == {"_"} or "_" in own - set(settings.labels):

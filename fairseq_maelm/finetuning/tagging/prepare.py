@@ -1,4 +1,4 @@
-"""The preparation of a tagging task's folder from labeled files."""
+"""Prepare the folder of a tagging task from labeled files."""
 
 import logging
 import re
@@ -40,12 +40,12 @@ def prepare_tagging(
     file_scheme: str = "auto",
     scheme: str = "iob2",
 ) -> TaggingSettings:
-    """Write a task's folder from split -> file; the file of "train" defines the labels.
+    """Prepare a task's folder from ``files``, split -> file; the training file defines the set of labels.
 
-    ``file_scheme`` is the scheme of the labels in the files, "plain", or "auto" to detect it in the training file;
-    ``scheme`` is that of the model's labels, unless they are plain.
+    ``file_scheme`` is the label scheme of the files; "auto" detects the scheme of the training file. ``scheme`` is the
+    label scheme of the model; "plain" labels are not converted.
 
-    Errors are those of ``prepare_task_folder``.
+    Raises the errors of ``prepare_task_folder``.
     """
 
     def write(folder: Path, encoder: TextEncoder) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
 
 
 def scheme_mistake(file: LabeledFile, scheme: str) -> str:
-    """Return where the first label violates the scheme, and why; an empty string if none does."""
+    """Return the place of the first label that violates the scheme, with the reason; "" if all are valid."""
     for sentence in file.sentences if scheme != PLAIN else ():
         try:
             check(sentence.labels, scheme)
@@ -102,7 +102,7 @@ def scheme_mistake(file: LabeledFile, scheme: str) -> str:
 
 
 def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
-    """Refuse entity labels with a typo, which would be taken for plain labels."""
+    """Refuse a mixture of entity labels and other labels, which is probably a typo and not the plain scheme."""
     labels = {label: line for sentence in train.sentences for label, line in zip(sentence.labels, sentence.lines)}
     entity_like = sorted(label for label in labels if _ENTITY_LIKE.match(label))
     others = sorted(label for label in labels if label != OUTSIDE and not _ENTITY_LIKE.match(label))
@@ -114,7 +114,7 @@ def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
 
 
 def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
-    """Refuse a header, which would become a word and its label; CoNLL-U has none."""
+    """Refuse a header line, which would be read as a word and its label; CoNLL-U files have no header."""
     counts, known = (Counter(label for each in one.sentences for label in each.labels) for one in (file, train))
     words, labels, lines = file.sentences[0]
     label = labels[0]
@@ -128,7 +128,7 @@ def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
 
 
 def _numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
-    """Turn a file into token ids and label ids; unknown plain labels share the id after the last training label."""
+    """Convert a file to token ids and label ids; plain labels not in the training file share one extra, last id."""
     numbers = {label: number for number, label in enumerate(settings.labels)}
     unknown: dict[str, int] = {}
     labels: list[int] = []

@@ -17,12 +17,12 @@ from fairseq_maelm.text.vocabulary import UNKNOWN, TextEncoder
 
 @dataclass(frozen=True)
 class TaggingSettings:
-    """A task's labels; the id after the last one is that of all labels that the training file lacks."""
+    """A task's labels; label id ``len(labels)`` stands for all labels that are not in the training file."""
 
-    labels: tuple[str, ...]  # the model's, in the order of their numbers
-    scheme: str  # of ``labels``: "iob1", "iob2", "iobes", or "plain" for labels that are not of entities
-    file_scheme: str  # of the files, and of predictions
-    layout: Layout  # of the files
+    labels: tuple[str, ...]  # the model's labels, in the order of their ids
+    scheme: str  # scheme of ``labels``: "iob1", "iob2", "iobes", or "plain" for other labels than entities
+    file_scheme: str  # scheme of the files and of predictions
+    layout: Layout  # layout of the files
 
     @property
     def has_entities(self) -> bool:
@@ -31,7 +31,7 @@ class TaggingSettings:
 
 
 def read_settings(folder: Path) -> TaggingSettings:
-    """Read the settings of a task's folder; the errors are those of ``read_manifest``."""
+    """Read the settings of a task's folder; raises the errors of ``read_manifest``."""
     content = read_manifest(folder, "tagging")["tagging"]
     layout = Layout(**content["layout"])
     return TaggingSettings(tuple(content["labels"]), content["scheme"], content["file_scheme"], layout)
@@ -49,11 +49,11 @@ class TaggedSplit(NamedTuple):
 def encode_words(
     encoder: TextEncoder, sentences: Sequence[Sequence[str]], labels: Sequence[int] | None = None
 ) -> tuple[TaggedSplit, NDArray[np.int64]]:
-    """Encode each word separately, as a word that follows a space.
+    """Tokenize each word separately, as if it followed a space.
 
     Returns:
-        the split, with labels of 0 if none are given; and the numbers of the words that have no piece in the vocabulary
-        (only control characters): they become ``<unk>``, so that they too have a label.
+        the split, with label ids of 0 if ``labels`` is None; and the indices of words without any piece, because they
+        consist of control characters: these words become ``<unk>``, so that they too have a label.
     """
     words = [clean_text(word) for words in sentences for word in words]
     pieces, lengths = encoder.encode_flat([encoder.word_prefix + word if word else "" for word in words])

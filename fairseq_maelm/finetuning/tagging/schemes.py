@@ -25,7 +25,7 @@ class Entity(NamedTuple):
 
 
 class SchemeError(ValueError):
-    """A label that the scheme does not allow at its word, which is number ``word`` in the sentence, from 0."""
+    """A label that the scheme does not allow at this word; ``word`` is the word's index in the sentence."""
 
     def __init__(self, word: int, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class SchemeError(ValueError):
 
 
 def split_label(label: str) -> tuple[str, str]:
-    """Split a label into prefix and type; the type of O is empty. Raise a ValueError for any other form."""
+    """Split a label into prefix and type (empty for O); raise ValueError for labels of any other form."""
     if label == OUTSIDE:
         return OUTSIDE, ""
     prefix, hyphen, kind = label.partition("-")
@@ -43,7 +43,7 @@ def split_label(label: str) -> tuple[str, str]:
 
 
 def entities(labels: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence with labels in any scheme, even if they break its rules.
+    """Return the entities of a sentence, given labels in any scheme, even if the labels break its rules.
 
     As in the CoNLL evaluation, an entity begins at B and S, after E, S and O, and where the type changes.
     """
@@ -61,7 +61,7 @@ def entities(labels: Sequence[str]) -> list[Entity]:
 
 
 def written(spans: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """Return the labels of a sentence of ``length`` words, given its entities in any order; they must not overlap."""
+    """Return the labels of a sentence of ``length`` words, given non-overlapping entities in any order."""
     labels = [OUTSIDE] * length
     last: Entity | None = None
     for span in sorted(spans, key=lambda entity: entity.start):
@@ -79,7 +79,7 @@ def written(spans: Iterable[Entity], length: int, scheme: str) -> list[str]:
 
 
 def check(labels: Sequence[str], scheme: str) -> None:
-    """Raise a SchemeError for the first label of a sentence that is not valid in a scheme."""
+    """Raise SchemeError for the first label in a sentence that violates the scheme."""
     for word, label in enumerate(labels):
         try:
             prefix, _ = split_label(label)
@@ -101,8 +101,8 @@ def convert(labels: Sequence[str], scheme: str) -> list[str]:
 def detect(sentences: Sequence[Sequence[str]]) -> str:
     """Return the scheme of a file's labels.
 
-    It is "plain" if a label is neither O nor B-TYPE, I-TYPE, E-TYPE or S-TYPE, or if all are O; "iobes" if E or S is
-    used; "iob2" if all sentences are valid in it; otherwise "iob1".
+    It is "plain" if any label is not O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, or if all labels are O; "iobes" if E or S is
+    used; "iob2" if all sentences are valid in IOB2; otherwise "iob1".
     """
     seen = {label for labels in sentences for label in labels}
     try:
@@ -122,7 +122,7 @@ def detect(sentences: Sequence[Sequence[str]]) -> str:
 
 
 def all_labels(kinds: Iterable[str], scheme: str) -> list[str]:
-    """Return O and, sorted, a scheme's labels for these entity types."""
+    """Return O, followed by the scheme's labels for these entity types in sorted order."""
     return [OUTSIDE, *sorted(f"{prefix}-{kind}" for kind in set(kinds) for prefix in PREFIXES[scheme])]
 
 
@@ -131,11 +131,11 @@ ENTITY_METRICS = ("accuracy", "precision", "recall", "f1")
 
 
 def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], has_entities: bool) -> dict[str, float]:
-    """Score the labels of a whole set, in percent.
+    """Return the metrics of a whole set, in percent.
 
-    These are ``accuracy`` of words and, for entities, ``precision``, ``recall`` and ``f1`` over all types together
-    (micro average). An entity is right if its type and both its ends are right. As in CoNLL's evaluation, labels that
-    break the rules of their scheme still form entities. A metric with the denominator 0 is 0.
+    These are the ``accuracy`` of words and, for entities, the micro-averaged ``precision``, ``recall`` and ``f1``. An
+    entity is correct if its type and both its ends are correct. As in CoNLL's evaluation, labels that break the rules
+    of their scheme still form entities. A metric with denominator 0 is 0.
     """
     pairs = [pair for own, other in zip(gold, predicted, strict=True) for pair in zip(own, other, strict=True)]
     metrics = {"accuracy": 100.0 * sum(own == other for own, other in pairs) / max(1, len(pairs))}

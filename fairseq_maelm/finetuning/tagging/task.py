@@ -1,4 +1,4 @@
-"""The task of token labeling, a label for each word of a sentence, and its criterion."""
+"""The fairseq task and criterion of token labeling, with one label per word."""
 
 import logging
 from collections import defaultdict
@@ -47,7 +47,7 @@ class TaggingTaskConfig(FairseqDataclass):
 
 @register_task("maelm_tagging", dataclass=TaggingTaskConfig)
 class TaggingTask(EncoderTask):
-    """Label words by the encoder's state at the first piece of each."""
+    """Token labeling, which classifies the encoder's state at the first piece of each word."""
 
     name = "maelm_tagging"
     setup_files = (*EncoderTask.setup_files, MANIFEST_FILE)
@@ -71,7 +71,7 @@ class TaggingTask(EncoderTask):
         return cls(cfg, load_dictionary(cfg.data), settings)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and give it a head with an output for each label."""
+        """Build the model with a head that has one output per label."""
         model = super().build_model(cfg, from_checkpoint)
         model.register_token_head(HEAD, len(self.settings.labels), model.config.pooler_dropout)
         return model
@@ -92,7 +92,7 @@ class TaggingTask(EncoderTask):
         self.datasets[split] = dataset
 
     def dataset_of(self, content: TaggedSplit, shuffle: bool) -> TaggingDataset:
-        """Cut sentences into windows by the task's options."""
+        """Cut sentences into windows according to the task's options."""
         return TaggingDataset(content, self.dictionary, self.cfg, shuffle)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
@@ -116,7 +116,7 @@ class TaggingTask(EncoderTask):
 
 
 def window_rows(logging_outputs: list[dict[str, Any]]) -> list[tuple[int, Any]]:
-    """Return, for each window, its index, its sentence's index, and its labels and predictions [words]."""
+    """Return (window index, (sentence index, label ids [words], predicted ids [words])) for each window."""
     rows: list[tuple[int, Any]] = []
     for output in logging_outputs:
         if "predictions" in output:
@@ -139,8 +139,8 @@ class TaggingCriterion(FineTuningCriterion):
         """Compute the loss of one batch of ``TaggingDataset``.
 
         Returns:
-            the loss in nats, summed over words; their number, by which fairseq divides the gradient; and the values to
-            log. In validation, both the loss and the number skip words whose label is not in the training file.
+            the loss in nats, summed over words; the number of these words as the sample size; and the values to log. In
+            validation, words whose label is not in the training file are excluded from both.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=HEAD)
         logits = logits.flatten(0, 1).index_select(0, sample["rows"]).float()
