@@ -33,7 +33,7 @@ class Collected(DerivedMeter):
     """The predictions for a validation set, as a dict from example keys, and their metrics.
 
     This is a derived meter, because fairseq does not save derived meters. No run could resume from a checkpoint with
-    this meter: fairseq only restores meters of its own classes.
+    this meter: fairseq only restores its built-in meters.
     """
 
     def __init__(self) -> None:

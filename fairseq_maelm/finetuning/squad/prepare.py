@@ -89,7 +89,7 @@ def token_span(begin: NDArray[np.int32], end: NDArray[np.int32], first: int, las
 
 
 def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tuple[NDArray[np.int32], list[str]]:
-    """Return each answer's first and last piece [Q, 2], and ids of questions with answers cut inside a piece."""
+    """Return each answer's first and last piece [Q, 2], and the ids of answers that begin or end inside a piece."""
     answers = np.full((len(source.questions), 2), NO_ANSWER, dtype=np.int32)
     inside = []
     for number, question in enumerate(source.questions):

@@ -111,7 +111,7 @@ def words_of(text: str) -> list[str]:
 def _measured(
     file: LabeledFile, labels: list[list[str]], settings: TaggingSettings
 ) -> tuple[dict[str, float] | None, list[str], list[str]]:
-    """Return metrics, right labels and predicted labels of all words; empty if the file has no labels.
+    """Return metrics, right labels and predicted labels of all words, or (None, [], []) without valid labels.
 
     Labels are in the checkpoint's scheme.
     """
