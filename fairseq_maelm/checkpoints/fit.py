@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 SETTINGS = "_extra_state"
 _MAX_SETTINGS = 10_000  # characters
 _HEADS = "classification_heads."
-# A model may have this many times the numbers of its checkpoint. Heads that the checkpoint lacks are small.
+# Largest ratio of the parameters of a model to those of its checkpoint, which may lack small heads.
 _SLACK = 2
 _PREDICTION = ("decoder.", "lm_head.")
 
@@ -26,14 +26,14 @@ _PREDICTION = ("decoder.", "lm_head.")
 def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     """Prepare a state dictionary for strict loading, in place.
 
-    The decoder and the LM head are dropped if the model has neither (fine-tuning). A checkpoint without a decoder, such
-    as an imported MLM, gives its encoder and LM head to a model with one, and begins its decoder; one without decoder,
-    LM head and fine-tuned head, such as an imported sentence encoder, gives its encoder.
-    Classification heads that the model lacks or has in another size are dropped; heads that the checkpoint lacks keep
-    their random weights.
+    For a model without an LM head (fine-tuning), the checkpoint's decoder and LM head are dropped. For other models,
+    missing parts are added: a decoder (imported MLMs have none) starts as a copy of the last encoder layers, an LM head
+    (imported sentence encoders have none) with random weights.
+    Classification heads are dropped if the model has no such head of the same size; heads that the checkpoint lacks
+    keep their random weights.
 
     Raises:
-        ValueError: the checkpoint has another vocabulary, other sizes or other settings.
+        ValueError: the checkpoint has another vocabulary, other sizes or settings, or a fine-tuned head and no LM head.
     """
     if model.lm_head is None:
         _drop(state_dict, [key for key in state_dict if key.startswith(_PREDICTION)], "not needed for fine-tuning")
@@ -59,7 +59,7 @@ def dictionary_fingerprint(dictionary: Any) -> int:
 
 
 def model_settings(config: Any, dictionary: Any) -> dict[str, Any]:
-    """Return settings that the weights depend on but whose values no weight's shape shows: vocabulary and options.
+    """Return the settings that weights depend on but weight shapes do not show: vocabulary and options.
 
     Args:
         config: a complete ``MaelmModelConfig``.
@@ -130,7 +130,7 @@ def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
 
 
 def build_with_heads(build: Callable[[], Any], weights: dict[str, Tensor], path: Path) -> Any:
-    """Build a model with a checkpoint's heads, after comparing sizes on a model without memory.
+    """Build a model with a checkpoint's heads, after checking its number of parameters on the meta device.
 
     Args:
         build: builds the model.
@@ -173,10 +173,10 @@ def _has(state_dict: dict[str, Tensor], part: str) -> bool:
 
 
 def _begin_prediction(model: Any, state_dict: dict[str, Tensor], lacking: list[str]) -> None:
-    """Add a decoder or LM head that a checkpoint lacks, and the LM head's parts that depend on the decoder's width.
+    """Add a missing decoder or LM head to a checkpoint's weights, and replace LM head weights of another width.
 
-    The decoder begins as a copy of the encoder's last layers that read the whole sequence: it then predicts from the
-    first updates on, and the encoder does not unlearn what its states mean (examples/adaptation/README.md).
+    The decoder starts as a copy of the encoder's last full-attention layers. It then predicts from the first updates
+    on, and the encoder's states keep their meaning (examples/adaptation/README.md).
     """
     own = {key: weight for key, weight in model.state_dict().items() if key.startswith(_PREDICTION)}
     begun = [key for key in own if key not in state_dict or state_dict[key].shape != own[key].shape]
@@ -206,7 +206,7 @@ def _copies_of_encoder(model: Any, own: dict[str, Tensor], state_dict: dict[str,
         if parts[1] == "layers":
             parts[2] = sources.get(int(parts[2]), "")
         name, rows = ".".join(["encoder", *parts[1:]]), slice(None)
-        if parts[-2] in ("q_proj", "kv_proj"):  # which self-attention has in one matrix
+        if parts[-2] in ("q_proj", "kv_proj"):  # one matrix in self-attention
             name = name.replace(parts[-2], "qkv_proj")
             width = config.encoder_embed_dim
             rows = slice(width) if parts[-2] == "q_proj" else slice(width, None)

@@ -1,9 +1,9 @@
 """A checkpoint as a folder for transformers: written by ``maelm export --complete``, and read without pickle.
 
-``model.safetensors`` has the encoder under the names of transformers, and a second file all other weights under ours,
-because transformers would warn of weights that it does not use. ``checkpoint.json`` has everything else that a
-checkpoint of fairseq has, except the optimizer's state, and the checksums of both files, so that it identifies the
-checkpoint. ``SHA256SUMS`` has the checksums of all files, for ``sha256sum --check``.
+``model.safetensors`` holds the encoder's weights under transformers' names. All other weights are in a second file
+under our names, because transformers warns of unused weights. ``checkpoint.json`` holds the rest of a fairseq
+checkpoint, without the optimizer's state, and identifies the checkpoint by the checksums of both weight files.
+``SHA256SUMS`` holds the checksums of all files, for ``sha256sum --check``.
 """
 
 import json
@@ -29,12 +29,12 @@ _VERIFIED = (CHECKPOINT_FILE, CONFIG_FILE, *_WEIGHT_FILES, DICTIONARY_FILE, MODE
 
 
 def write_folder(folder: Path, state: dict[str, Any]) -> None:
-    """Turn a folder with ``config.json`` and the encoder's weights into a checkpoint; only its checksums are missing.
+    """Complete a folder with ``config.json`` and the encoder's weights to a checkpoint, except for ``SHA256SUMS``.
 
     Args:
         folder: folder to complete.
-        state: content of the checkpoint without the optimizer's state, as values that JSON can represent; its weights
-            have the data type in which they are written.
+        state: content of the checkpoint without the optimizer's state: JSON values, and the weights in the data type
+            in which they are saved.
     """
     from safetensors.torch import load_file
 
@@ -65,7 +65,7 @@ def write_sums(folder: Path) -> None:
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """Return the recorded checksums of a folder by the names of its files."""
+    """Return the checksums recorded in a folder: file name -> SHA-256."""
     lines = (folder / SUMS_FILE).read_text(encoding="utf-8").splitlines()
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 

@@ -18,9 +18,9 @@ from typing import BinaryIO
 _BLOCK = 2**22
 # The first bytes of an archive, the first bytes of its last entry, and the size of that entry.
 _FIRST, _LAST, _LAST_SIZE = b"PK\x03\x04", b"PK\x05\x06", 22
-# Everything except the tensors' content; that of a model with 24 layers and its optimizer takes less than 1 MB.
+# Size limit of a pickle, which has all but the tensors' content: below 1 MB for 24 layers and their optimizer.
 _LARGEST_PICKLE = 2**23
-# What the checkpoints of fairseq name: nothing that makes an object larger than the file.
+# Classes and functions in fairseq's checkpoints. None of them can create an object larger than the file.
 _ALLOWED = re.compile(
     r"collections\.OrderedDict|argparse\.Namespace|(builtins|__builtin__)\.set|_codecs\.encode"
     r"|torch\.(cuda\.)?[A-Z]\w+Storage|torch\.(Size|device|bool|(b?float|u?int)\d+)"
@@ -31,7 +31,7 @@ _PICKLES_BEFORE_ZIP = 5
 
 
 def find_damage(path: Path) -> str | None:
-    """Describe a checkpoint file's damage or danger in words that follow its name; return None for a good file.
+    """Return a predicate that describes a checkpoint file's damage or danger, such as "is empty"; None for a good file.
 
     Reads the whole file. Files of torch before 1.6 have no checksums.
     """
@@ -39,7 +39,7 @@ def find_damage(path: Path) -> str | None:
 
 
 def find_danger(path: Path) -> str | None:
-    """Return why a checkpoint file is truncated or unsafe even with ``weights_only=True``; None if it is neither.
+    """Describe how a file is truncated or unsafe even with ``weights_only=True``; return None if it is neither.
 
     Reads only the lists of records and the pickles. Loading a file without danger takes memory in proportion to its
     size.
@@ -86,9 +86,9 @@ def _danger_of_archive(path: Path) -> str | None:
 
 
 def _danger_of_pickles(stream: BinaryIO, number: int) -> str | None:
-    """Return a class or function that a stream's first pickles name and no checkpoint needs, or None.
+    """Describe a class or function in a stream's first pickles that no checkpoint needs; return None without any.
 
-    torch's parser knows fewer operations, none of which names anything in another way.
+    Checking ``GLOBAL`` suffices: torch's parser supports no other operation that names a class or function.
     """
     try:
         for _ in range(number):
@@ -102,7 +102,7 @@ def _danger_of_pickles(stream: BinaryIO, number: int) -> str | None:
 
 
 def _damaged_record(path: Path) -> str | None:
-    """Return which record differs from its checksum, or None."""
+    """Describe the first record that differs from its checksum; return None without any."""
     if not zipfile.is_zipfile(path):
         return None
     with zipfile.ZipFile(path) as archive:

@@ -18,7 +18,7 @@ def find_checkpoint(path: Path) -> Path:
     """Return the file of a checkpoint.
 
     Args:
-        path: a file; the folder of a run, for its best checkpoint or else its last one; a folder of `maelm export
+        path: a file; a run's folder, whose best checkpoint is preferred to its last; a folder of `maelm export
             --complete`; or, if there is no such path, the name of an encoder that comes with this package.
 
     Raises:

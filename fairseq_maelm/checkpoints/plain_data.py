@@ -1,4 +1,4 @@
-"""Checkpoint files as plain data: tensors, and settings of numbers, strings, and lists and tables of these.
+"""Checkpoint files as plain data: tensors, and settings made of numbers, strings, lists and dicts.
 
 Nothing here builds an object that a file names, resolves a reference, or evaluates a string.
 """
@@ -26,7 +26,7 @@ from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 _DEEPEST = 20
 _MOST_VALUES = 20_000
 _LONGEST_STRING = 1_000_000
-# fairseq's RoBERTa holds its embeddings twice under two names.
+# Largest ratio of all weights' sizes to their storage. fairseq's RoBERTa has two names for its embeddings.
 _MOST_NAMES = 3
 _DTYPES = (
     *(torch.float32, torch.float16, torch.bfloat16, torch.float64),
@@ -34,7 +34,7 @@ _DTYPES = (
 )
 # The largest options are seeds.
 _LARGEST_NUMBER = 2**32
-# Section -> the option that has its name in the flat options of an old checkpoint.
+# Section -> the flat option of old checkpoints that is the section's "_name" today.
 _FLAT_NAMES = {"task": "task", "model": "arch"}
 
 
@@ -54,8 +54,8 @@ def shown(value: Any) -> str:
 def read_state(path: Path, mapped: bool = False) -> dict[str, Any]:
     """Read a dictionary of tensors, plain values and ``argparse.Namespace`` without running any code in the file.
 
-    A file called checkpoint.json is that of a folder; see ``fairseq_maelm.checkpoints.folder``. ``mapped`` is for
-    readers of everything but the weights, which then stay on the disk and are not compared with their checksums.
+    A file named checkpoint.json stands for its folder; see ``fairseq_maelm.checkpoints.folder``. With ``mapped``, the
+    weights of other files are memory-mapped and their checksums are not verified: for callers that ignore the weights.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -72,7 +72,7 @@ def read_state(path: Path, mapped: bool = False) -> dict[str, Any]:
 def load_plain(path: Path, mapped: bool = False) -> Any:
     """Load a file of torch as tensors, plain values and ``argparse.Namespace``, in memory proportional to its size.
 
-    ``mapped`` as in ``read_state``.
+    For ``mapped`` see ``read_state``.
 
     Raises:
         CheckpointError: the file is damaged, or has any other content; the message is one line.
@@ -130,7 +130,7 @@ def allow_namespaces() -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line why a file is refused, from torch's long message."""
+    """Shorten torch's long message to one line that says why a file is refused."""
     text = str(error)
     if isinstance(error, pickle.UnpicklingError):
         text = text.partition("WeightsUnpickler error:")[2] or text
@@ -144,8 +144,8 @@ def reason_of(error: Exception) -> str:
 def plain_sections(state: dict[str, Any], path: Path) -> dict[str, dict[str, Any]]:
     """Return the configuration of a checkpoint: section -> option -> value.
 
-    The sections are fairseq's, such as "task" and "model". A checkpoint of an old fairseq has one flat list of options,
-    which is returned for both sections.
+    The sections are fairseq's, such as "task" and "model". Checkpoints of old fairseq versions have no sections: all
+    their options are returned both as "task" and as "model".
 
     Raises:
         CheckpointError: there is no configuration, or it has references or values that are not plain.
@@ -164,7 +164,7 @@ def plain_sections(state: dict[str, Any], path: Path) -> dict[str, dict[str, Any
 
 
 def _plain(value: Any, path: Path, place: str, depth: int, count: Iterator[int]) -> Any:
-    """Return a copy of a setting with namespaces replaced by tables; ``count`` counts the values of the whole copy."""
+    """Copy a setting, with namespaces replaced by dicts; ``count`` counts values over all recursive calls."""
     if depth > _DEEPEST:
         raise CheckpointError(f"{path} holds a configuration with more than {_DEEPEST} levels")
     if next(count) > _MOST_VALUES:
@@ -230,10 +230,10 @@ def _describe(kind: Any) -> str:
 
 
 def check_weights(weights: dict[str, Any], path: Path) -> None:
-    """Check that all weights are ordinary tensors, complete in the file, and that few share storage.
+    """Check that all weights are ordinary, finite tensors, complete in the file, and that few share storage.
 
     Raises:
-        CheckpointError: names the first weight that is not.
+        CheckpointError: a check failed.
     """
     held, named = {}, 0
     for name, tensor in weights.items():

@@ -9,25 +9,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _POSITIONS = "embed_positions.weight"
-# Function, number and largest distance of MPNet's buckets, which transformers has fixed in its code
-# (MPNetEncoder.compute_position_bias), whatever the configuration says.
+# Function, number and largest distance of MPNet's buckets. transformers hard-codes them
+# (MPNetEncoder.compute_position_bias) and ignores the configuration.
 MPNET_BUCKETS = ("t5", 32, 128)
 
 
 @dataclass(frozen=True)
 class Family:
-    """The names of a family's weights, by our names. A name without ".weight" or ".bias" stands for both."""
+    """Maps our weight names to those of a model family. A name without ".weight" or ".bias" stands for both."""
 
-    prefix: str  # in front of the encoder's names in models with a head
+    prefix: str  # prefix of the encoder's names in models with a head
     encoder: dict[str, str]  # the encoder without its layers
-    layers: str  # in front of the names of the encoder's layer {}
+    layers: str  # prefix of the names in the encoder's layer {}
     layer: dict[str, tuple[str, ...]]  # one layer; several names are stacked by rows in our matrix
     lm_head: dict[str, str]
     decoder: dict[str, str] = field(default_factory=dict)  # the decoder without its layers
     heads: dict[str, dict[str, str]] = field(default_factory=dict)  # the fine-tuned head of each architecture
-    # Rows of the position table in front of the first position: RoBERTa's is that of padding plus 1.
+    # Row of the first position in the position table: for RoBERTa, the padding index plus 1.
     position_offset: int = 2
-    token_types: int = 0  # rows of the table of token types that the stock class has
+    token_types: int = 0  # number of token types in the stock class
     has_pooler: bool = False  # the stock encoder has a pooler
     eps: float | None = None  # of all LayerNorms, if it is fixed in the stock class
 
@@ -269,11 +269,11 @@ def take_weights(
     head: str | None = None,
     first_position: int | None = None,
 ) -> dict[str, Tensor]:
-    """Return a family's weights under our names; other arguments are those of ``weights_of_family``.
+    """Return a family's weights under our names; for the other arguments see ``weights_of_family``.
 
-    ``theirs`` has names without the prefix of models with a head; the weights that are used are removed from it.
-    ``first_position`` is the row of the position table for the first token, by default the family's. A missing weight
-    raises a KeyError.
+    The names in ``theirs`` lack the prefix of models with a head; converted weights are removed from ``theirs``.
+    ``first_position`` is the first token's row in the position table, by default ``family.position_offset``. A missing
+    weight raises a KeyError.
     """
     first_row = family.position_offset if first_position is None else first_position
     state = {}

@@ -1,6 +1,6 @@
 """Corpus preparation: from raw text to the data folder that the task ``maelm`` reads.
 
-`prepare` runs all of it; the other names are parts that are useful on their own.
+``prepare`` runs the whole preparation; the other names are parts that are useful on their own.
 """
 
 from fairseq_maelm.corpus.prepare import prepare

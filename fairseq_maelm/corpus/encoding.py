@@ -28,10 +28,10 @@ PartArrays = tuple[NDArray[np.generic], NDArray[np.int32], NDArray[np.int64]]
 
 
 class Chunk(NamedTuple):
-    """A range of whole lines of the cleaned text: the encoding step works and resumes by chunks."""
+    """A range of whole lines of the cleaned text, the unit in which the encoding step works and resumes."""
 
-    offset: int  # of the first byte
-    length: int  # in bytes
+    offset: int  # position of the first byte in the cleaned text
+    length: int  # number of bytes
     first_document: int  # number of the first paragraph's document
     first_paragraph: int  # number of the first paragraph
     starts_document: bool  # the first paragraph begins its document
@@ -56,7 +56,7 @@ def read_chunk(stream: BinaryIO, chunk: Chunk) -> ChunkText:
 
 
 class CleanedTextWriter:
-    """Join cleaned lines into one text with a blank line between documents, and count; each call writes one chunk."""
+    """Write cleaned lines as one text with a blank line between documents; each ``write`` adds at most one chunk."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.documents = 0
@@ -107,10 +107,10 @@ class EncodingJob:
     encoder: TextEncoder
 
     def encode(self, task: tuple[int, Chunk]) -> int:
-        """Encode one numbered chunk into its part file and return how many bytes of text it had.
+        """Encode a chunk, given with its number, into its part file, and return the chunk's length in bytes.
 
-        The part holds ``ids<t>``, ``lengths<t>`` and ``counts<t>`` for every target t that occurs. A document's first
-        item is a lone </s>, the blank line in front of it.
+        The part holds ``ids<t>``, ``lengths<t>`` and ``counts<t>`` for every target t (a shard or validation) that
+        occurs. A document's first item is a single </s>, for the blank line before the document.
         """
         number, chunk = task
         with open(self.cleaned, "rb") as cleaned:
@@ -161,7 +161,7 @@ def write_dataset(
 ) -> dict[str, int]:
     """Write ``prefix``.bin and ``prefix``.idx from the parts of one target, and return its counts.
 
-    The blank line in front of the first document is left out: blank lines separate documents. Memory holds one part.
+    The blank line before the first document is dropped: blank lines separate documents. Memory holds one part.
     """
     counts = np.zeros(len(COUNTS), dtype=np.int64)
     items = 0

@@ -18,8 +18,8 @@ _NAMES_OF_TEXTS, _NAMES_OF_LABELS = frozenset(_OF_TEXTS.split()), frozenset(_OF_
 def header_reason(texts: Sequence[str], label: str, counts: Mapping[str, int]) -> str | None:
     """Return the reason why the first row of a table looks like a header, or None if it looks like an example.
 
-    It looks like a header if all its cells are column names and no other row has its label (unless that contains
-    "label"), or if no other row has its label while every other label, of at least two, occurs several times.
+    The row looks like a header in two cases: all its cells are usual column names, and its label is unique or contains
+    "label"; or its label is unique, and every other label (at least two) occurs several times.
 
     Args:
         texts: cells of the row without its label.

@@ -117,7 +117,7 @@ class SourceReader:
 def segment_lines(segment: Segment) -> Iterator[str | None]:
     """Yield a segment's lines before cleaning, with None at the start of a file and after each JSON record.
 
-    None marks the end of a document where no blank line does. Blank lines inside a JSON record do not end a document.
+    None marks the ends of documents that no blank line marks. Blank lines inside a JSON record do not end a document.
     """
     text = decode(segment.source.path, segment.first_line, segment.data)
     if segment.starts_file:
@@ -170,8 +170,8 @@ def clean_segments(segments: Sequence[Segment], with_digests: bool) -> tuple[lis
     """Clean consecutive segments of the corpus; called by the workers of the first step.
 
     Returns:
-        the paragraphs in UTF-8, with one or more empty lines at each end of a document; and 16 bytes per paragraph if
-        duplicates are removed.
+        the paragraphs in UTF-8, with one or more empty lines at each document boundary; and with ``with_digests`` the
+        joined 16-byte hashes of the paragraphs, otherwise b"".
     """
     lines = [line.encode("utf-8") for segment in segments for line in cleaned_lines(segment)]
     hashed = (hashlib.blake2b(line, digest_size=_DIGEST_BYTES).digest() for line in lines if line and with_digests)

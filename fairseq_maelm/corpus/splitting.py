@@ -12,10 +12,10 @@ _BLOCK = 2**20
 
 
 def random_keys(first: int, count: int, seed: int, purpose: str) -> NDArray[np.uint64]:
-    """Return pseudo-random keys <uint64>[count] for ``count`` numbers from ``first`` on.
+    """Return pseudo-random keys <uint64>[count] for the numbers ``first`` to ``first + count - 1``.
 
-    A key is splitmix64 (Steele et al., 2014) of its number, started at a hash of seed and purpose. Keys are uniform
-    over all 64-bit values, and distinct for distinct numbers because splitmix64 is a bijection.
+    A number's key is splitmix64 (Steele et al., 2014) of the number, offset by a hash of seed and purpose. Keys are
+    uniform over all 64-bit values, and distinct for distinct numbers because splitmix64 is a bijection.
     """
     start = int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest(), "little")
     return mix(np.arange(first + 1, first + count + 1, dtype=np.uint64) * GOLDEN_GAMMA + np.uint64(start))

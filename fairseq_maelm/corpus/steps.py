@@ -1,7 +1,7 @@
 """The four steps of corpus preparation: clean, vocabulary, encode, binarize.
 
-Every step works inside one folder, where its return value is written last, as its state file. A step whose state file
-exists is done; a step that was killed starts again, except that encoding keeps the parts that are finished.
+All steps work in one folder. A step ends by saving its return value there as a state file, which marks the step as
+done. A killed step starts over, except that encoding keeps finished parts.
 """
 
 import functools
@@ -56,11 +56,11 @@ class Work:
     settings: PrepareSettings
 
     def cleaned(self, role: str) -> Path:
-        """Return the path of the cleaned text of a role."""
+        """Return the path of a role's cleaned text."""
         return self.folder / f"cleaned_{role}.txt"
 
     def parts(self, role: str) -> Path:
-        """Return the folder of the encoded parts of a role."""
+        """Return the folder of a role's encoded parts."""
         return self.folder / f"parts_{role}"
 
 

@@ -86,10 +86,10 @@ def read_table(
     Args:
         path: a .tsv, .csv, .jsonl or .json file, plain or with .gz or .xz appended; any other name is read as .tsv.
         columns: the columns of texts and labels.
-        texts: number of texts of a row, if known: a table with only that many columns has no labels. If unknown, a
-            table whose columns are not given has labels.
+        texts: number of texts in a row, or None if unknown. Without given columns, a table of exactly this many
+            columns has no labels, and any other table has labels.
         label_optional: accept a table that lacks the column of the label.
-        complete: function of a row's texts that decides whether empty ones are accepted.
+        complete: function that is True for acceptable texts of a row; by default, none may be empty.
         rows: rows to take instead of those of the file.
 
     Raises:
@@ -208,9 +208,9 @@ def _cell(row: Any, key: Any, place: str, or_number: bool = False) -> str:
 
 
 def table_rows(path: Path, separator: str | None = None) -> Iterator[Row]:
-    """Yield the rows of a table; ``separator`` is between columns, by default a comma in .csv files, otherwise a tab.
+    """Yield the rows of a table; ``separator`` separates columns: by default a comma in .csv files, otherwise a tab.
 
-    Quotation marks enclose cells in .csv files and with any separator but the tab; otherwise they are text.
+    Quotation marks enclose cells in .csv files and with any separator except tab; elsewhere they are literal.
     """
     suffix = (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix.lower()
     if suffix in (".json", ".jsonl", ".ndjson"):

@@ -46,7 +46,7 @@ def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], worke
                 future.cancel()
 
 
-# The function of a worker's tasks. Workers inherit it by forking, so that no task carries a vocabulary with it.
+# The function that a worker calls for its tasks. Workers inherit it by forking, so no task pickles the vocabulary.
 _function: Callable[[Any], Any] | None = None
 
 
