@@ -27,7 +27,7 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     """Prepare a state dictionary for strict loading, in place.
 
     For a model without an LM head (fine-tuning), the checkpoint's decoder and LM head are dropped. For other models,
-    missing parts are added: a decoder (imported MLMs have none) starts as a copy of the last encoder layers, an LM head
+    missing parts are added: a decoder (imported MLMs have none) as a copy of encoder layers if widths agree, an LM head
     (imported sentence encoders have none) with random weights.
     Classification heads are dropped if the model has no such head of the same size; heads that the checkpoint lacks
     keep their random weights.

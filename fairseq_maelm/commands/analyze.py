@@ -52,7 +52,7 @@ def check_names(models: list[tuple[str, Path]]) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Analyze the models and write the folder of the results to standard output."""
+    """Analyze the models and print the path of the results folder."""
     from fairseq_maelm.analysis.run import analyze
 
     check_names(args.checkpoint)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the answers to standard output; as JSON, one line per question with all answers that were found."""
+    """Print the answers; with ``--json``, one line per question with all answers that were found."""
     # These import torch and fairseq.
     from fairseq_maelm.finetuning.squad.inference import answer_questions, choose
     from fairseq_maelm.models.hub import open_checkpoint

@@ -12,9 +12,9 @@ from fairseq_maelm.text.dictionary import load_dictionary
 # BERT's masking (Devlin et al., 2019), which published encoders were trained with.
 _MLM: dict[str, Any] = {"masked-input": "kept", "leave-unmasked-prob": 0.1, "random-token-prob": 0.1}
 _MLM |= {"decoder-layers": 0, "decoder-attention": None}
-# The share of general text, the rise of its loss in bits that ends a run, and its validation.
+# Share of general text in training, the rise of its loss (bits) that ends a run, and the validation splits.
 _GENERAL = {"general-ratio": 0.25, "general-loss-bound": 0.1, "valid-subset": "valid,general"}
-# Validations of a run.
+# Default number of validations in a run.
 _VALIDATIONS = 20
 
 
@@ -30,11 +30,11 @@ def continue_from(
 
     Args:
         recipe: settings, with "options" of fairseq-train; see ``adapt.yaml``.
-        given: the settings that the user has chosen.
+        given: names of the settings that the user has chosen.
         path: checkpoint file.
         data: folders of the prepared text.
         objective: "mae-lm" or "mlm".
-        general_data: folders of general text that limit forgetting, separated by colons; None for none.
+        general_data: folders of general text, mixed in to limit forgetting, separated by colons; or None.
 
     Raises:
         ValueError: the checkpoint was fine-tuned, or trained with another vocabulary or decoder.
@@ -65,7 +65,7 @@ def continue_from(
 
 
 def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
-    """Return the options of masked-token prediction, None for those that the checkpoint decides."""
+    """Return the options for predicting masked tokens; None means that the checkpoint determines the option."""
     if not checkpoint.has_decoder:
         return _MLM if objective == "mlm" else {}
     if objective == "mlm":

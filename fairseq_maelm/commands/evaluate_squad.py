@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Score, and write the metrics.
+    """Score the predictions, and print the metrics or save them to ``--output``.
 
     Raises:
         UsageError: the options contradict each other or the data.

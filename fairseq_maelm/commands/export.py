@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Export, and write the comparison and the folder to standard output."""
+    """Export the checkpoint, and print the comparison and the remarks."""
     from fairseq_maelm.interop.export.run import export  # imports torch and fairseq
 
     settings = settings_of(ExportSettings, args)

@@ -22,11 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the candidates to standard output.
+    """Print the candidates for each mask.
 
     Raises:
         OSError: the vocabulary is missing.
-        ValueError: a text has no mask or is too long, which is said after the candidates for the other texts; or the
+        ValueError: a text has no mask or is too long, raised after the other texts' candidates are printed; or the
             checkpoint has no LM head.
     """
     from fairseq_maelm.models.hub import open_checkpoint

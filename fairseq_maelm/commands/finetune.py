@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fine-tune, or print the command.
+    """Fine-tune, or print the fairseq-train command.
 
     Raises:
         FileNotFoundError: the task is not a prepared folder.

@@ -1,8 +1,8 @@
 """``maelm pretrain`` and ``maelm finetune`` as functions, for notebooks and programs.
 
-A function runs its command as a process. fairseq-train takes over the arguments, the logging and the random state of
-its process, starts others for several GPUs, and may be killed for its memory; the notebook keeps its own state, and
-gets the memory of the GPU back.
+Each function runs its command in a subprocess, because fairseq-train changes the arguments, logging and random state of
+its process, starts more processes for several GPUs, and may run out of memory. The notebook's state stays unchanged,
+and GPU memory is freed at the end.
 """
 
 import re
@@ -57,7 +57,7 @@ def finetune(
 
 
 def _run(name: str, words: list[str], output: Path, options: Mapping[str, Any], more: Mapping[str, Any] | None) -> Path:
-    """Run a command with its messages on standard output, which notebooks show."""
+    """Run a command and copy its messages to standard output, which notebooks show."""
     command = [sys.executable, "-m", "fairseq_maelm", name, *words, "--output", str(output), *_words(options)]
     command += ["--", *_words(more)] if more else []
     said = ""
@@ -79,7 +79,7 @@ def _run(name: str, words: list[str], output: Path, options: Mapping[str, Any], 
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Return options as words; a mapping becomes NAME=VALUE, a list several words."""
+    """Convert options to command-line words: a mapping to NAME=VALUE words, a list to one word per item."""
     words = []
     for name, value in options.items():
         option = name.replace("_", "-")

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Import the model, and write the comparison and the options for further training to standard output."""
+    """Import the model, and print the comparison and the options for further training."""
     from fairseq_maelm.interop.importing.run import download, import_model
 
     path = download(args.source) if args.download else Path(args.source)

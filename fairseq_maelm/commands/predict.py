@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write predictions to the output, and metrics to standard output."""
+    """Print the predictions or save them to ``--output``, and print the metrics."""
     from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # imports torch
 
     refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
@@ -99,7 +99,7 @@ def _input_path(text: str) -> Path:
 
 
 def _stored_input(folder: Path) -> Path:
-    """Store standard input in a file, because it can be read only once; the name tells JSON from other text."""
+    """Save standard input to a file that can be read repeatedly, named .jsonl or .txt depending on the content."""
     content = sys.stdin.buffer.read()
     path = folder / ("stdin.jsonl" if re.match(rb"\s*\[?\s*\{", content) else "stdin.txt")
     path.write_bytes(content)

@@ -16,7 +16,7 @@ def add_folder_arguments(parser: argparse.ArgumentParser, output: str = "new fol
 
 
 def end_preparation(folder: Path, verify: bool) -> None:
-    """Write a folder's name to standard output; with ``--verify``, check its files first."""
+    """Print a folder's path; with ``verify``, check the folder's files first."""
     if verify:
         verify_outputs(folder)
     sys.stdout.write(f"{folder}\n")

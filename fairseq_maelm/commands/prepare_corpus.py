@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepare the corpus and write the data argument of fairseq-train to standard output."""
+    """Prepare the corpus and print the data argument for fairseq-train."""
     prepared = prepare(settings_of(PrepareSettings, args))
     for name, counts in prepared.manifest["counts"].items():
         logger.info(

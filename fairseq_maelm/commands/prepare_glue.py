@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepare the tasks and write the names of their folders to standard output."""
+    """Prepare the tasks and print the paths of their folders."""
     from fairseq_maelm.text.dictionary import load_dictionary  # takes seconds
 
     settings = settings_of(GlueSettings, args)

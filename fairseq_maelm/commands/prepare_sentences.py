@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepare the task and write the name of its folder to standard output."""
+    """Prepare the task and print the path of the task folder."""
     from fairseq_maelm.finetuning.sentences.prepare import prepare_sentences  # takes seconds
 
     manifest = prepare_sentences(settings_of(SentenceSettings, args), args.vocabulary, args.output)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepare the folder and write its name to standard output."""
+    """Prepare the task and print the path of the task folder."""
     files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
     if not files:
         raise UsageError("give --train, --valid or --test")

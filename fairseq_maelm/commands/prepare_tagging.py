@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepare the task and write the name of its folder to standard output."""
+    """Prepare the task and print the path of the task folder."""
     files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
     layout = layout_of(args, args.train)
     prepare_tagging(args.vocabulary, files, args.output, layout, args.file_scheme, args.scheme)

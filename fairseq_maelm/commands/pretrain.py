@@ -120,7 +120,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the recipe that the arguments name, with the changes of --set and --arch."""
+    """Read the recipe that the arguments name, and apply --set and --arch."""
     if args.recipe is None and args.arch is None and args.checkpoint is None:
         raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch, or --checkpoint")
     if args.checkpoint is not None and args.arch is not None:
@@ -147,7 +147,7 @@ def sequences_that_fit(recipe: dict[str, Any], machine: Machine, memory: float) 
 
 
 def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNKNOWN_GPU) -> dict[str, Any]:
-    """Return a run's options for all GPUs of a machine, each with ``memory`` bytes.
+    """Return the fairseq-train options for a run on all GPUs of a machine, each with ``memory`` bytes.
 
     Raises:
         ValueError: the recipe lacks an option, or its batch cannot be divided among the GPUs.

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Probe the models and write the path of the table to standard output."""
+    """Probe the models and print the path of the table."""
     from fairseq_maelm.analysis.probes.run import Probed, probe
 
     check_names([*args.checkpoint, *args.random_weights])

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the report into the folder, and its table to standard output."""
+    """Save the report in the sweep's folder, and print its table."""
     from fairseq_maelm.studies.report import write_report  # takes a second
 
     sys.stdout.write(write_report(args.sweep, args.paper))

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Score the sentences, and write the summary to standard output."""
+    """Score the sentences, and print the summary."""
     from fairseq_maelm.scoring.results import table
     from fairseq_maelm.scoring.run import score_files
 

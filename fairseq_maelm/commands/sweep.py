@@ -58,18 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _choice(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Convert a part of the grid, "lr=2e-5" or "epochs=2,3"."""
+    """Parse a part of the grid, such as "lr=2e-5" or "epochs=2,3", into its name and values."""
     name, values = named(text)
     return name, tuple(number_if_it_is_one(value) for value in values.split(","))
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the sweep, and write its table to standard output, even after an interruption.
+    """Run the sweep, and print its table, even after an interruption.
 
     Raises:
         ValueError: an option or an input is wrong, or runs failed; diverged runs count as results.
     """
-    # These take seconds, and the help does not need them.
+    # Imported here because they take seconds and --help does not need them.
     from fairseq_maelm.studies.report import write_report
     from fairseq_maelm.studies.sweep import Sweep
 

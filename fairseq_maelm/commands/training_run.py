@@ -1,4 +1,4 @@
-"""Start a training for ``maelm pretrain`` and ``maelm finetune``: save folder, command, run."""
+"""Start fairseq-train for ``maelm pretrain`` and ``maelm finetune``, after checking the save folder."""
 
 import argparse
 import contextlib
@@ -27,10 +27,10 @@ _OTHERS = {
     "checkpoint": ("finetune_from_model", "best_checkpoint_metric"),
     "dataset": ("train_subset", "valid_subset"),
 }
-# What may change when a run resumes: its limits, and how its machine computes. The batch is compared as a whole.
+# Options that may change when a run resumes: limits, and options of the hardware. Only total batch sizes are compared.
 _FREE = {"max_update", "max_epoch", "stop_time_hours", "stop_min_lr", "update_freq"}
 _FREE |= {"attention", "compile", "checkpoint_activations"}
-# Differences in a message; the others are counted.
+# Maximum number of differences that a message lists; the rest are counted.
 _SHOWN = 6
 
 
@@ -43,7 +43,7 @@ def add_run_arguments(parser: Any) -> None:
 
 
 def after_interrupt(args: argparse.Namespace) -> str:
-    """Say what the same command will do after Ctrl-C."""
+    """Return a message about what the same command will do after Ctrl-C."""
     from fairseq_maelm.fairseq_fixes.save_folder import checkpoint_files  # imports fairseq
 
     if checkpoint_files(args.output, ""):
@@ -55,7 +55,7 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
     """Run fairseq-train in this process, where most of it is already imported, or print the command.
 
     Args:
-        words: the command.
+        words: the fairseq-train command as a list of words.
         args: the arguments of ``maelm pretrain`` or ``maelm finetune``.
         what: a title for the log, such as "fine-tuning on FOLDER".
 
@@ -81,13 +81,13 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
 
 
 def end_training(args: argparse.Namespace, next_command: str) -> None:
-    """Say after ``start_training`` which command uses the trained model."""
+    """Log, after training, the checkpoint folder and a command that uses the trained model."""
     if not args.dry_run:
         logger.info("checkpoints: %s; next: %s", args.output, next_command)
 
 
 def _described(configuration: Any, limits: Mapping[str, float]) -> str:
-    """Return how long and where a run trains."""
+    """Describe a run's limits and device."""
     gpus = configuration.distributed_training.distributed_world_size
     place = "the CPU" if configuration.common.cpu else f"{gpus} GPU{'s' if gpus > 1 else ''}"
     ends = [f"{limit:,.0f} {name.removeprefix('max_')}{'s' * (limit > 1)}" for name, limit in limits.items()]
@@ -111,7 +111,7 @@ def _everything_shown() -> Iterator[None]:
 
 
 def _replace(folder: Path) -> None:
-    """Rename a save folder that is not in use."""
+    """Rename a nonempty save folder; fail if another process uses it."""
     from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE  # imports fairseq
 
     if is_first_rank() and folder.is_dir() and any(folder.iterdir()):
@@ -121,7 +121,7 @@ def _replace(folder: Path) -> None:
 
 
 def _refuse_other_settings(folder: Path, configuration: Any) -> None:
-    """Raise a ValueError that shows how the settings differ from those of the run in a save folder."""
+    """Raise a ValueError that lists the differences if the run in a save folder has other settings."""
     from omegaconf import OmegaConf
 
     from fairseq_maelm.fairseq_fixes.save_folder import read_configuration
@@ -148,8 +148,8 @@ def different_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     """Describe the settings of a run that differ from those in a checkpoint, as ``lr 0.001 (now 0.002)``.
 
     Args:
-        before: the configuration in the checkpoint, section -> option -> value. ``task.given`` has the values of the
-            options that the task has changed.
+        before: the configuration in the checkpoint, section -> option -> value. ``task.given`` has the original
+            values of options that the task has changed.
         now: fairseq's configuration of the run.
     """
     old, new = _settings(before), _settings(now)
@@ -168,7 +168,7 @@ def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     from fairseq_maelm.models.config import complete_config  # imports torch
 
     sections = {name: dict(content) for name, content in configuration.items() if isinstance(content, dict)}
-    # A model fills in the sizes that were not given, where it has use for them.
+    # Fill in sizes that were not given, as the model does.
     model = argparse.Namespace(**sections.get("model", {}))
     complete_config(model)
     sections["model"] = vars(model)

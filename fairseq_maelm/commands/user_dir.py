@@ -12,5 +12,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the folder of the installed package to standard output."""
+    """Print the path of the installed package."""
     sys.stdout.write(f"{USER_DIR}\n")
