@@ -15,7 +15,7 @@ _SETTINGS_FILE = "settings.json"
 
 @contextlib.contextmanager
 def claimed(output: Path, recorded: dict[str, Any], command: str) -> Iterator[None]:
-    """Lock a folder for this process; a new folder is removed if the work fails without a result."""
+    """Lock an output folder and check its settings; a new folder is removed if the work fails without a result."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with FolderLock(output.with_name(f".{output.name}.lock"), command, output):
         is_new = not _files(output)

@@ -90,7 +90,7 @@ def saved_settings(state_dict: dict[str, Tensor]) -> dict[str, Any]:
     """Return the settings in a state dictionary, which may be untrusted.
 
     Raises:
-        ValueError: it has none, or they cannot be read.
+        ValueError: the settings are missing or cannot be read.
     """
     packed = state_dict.get(SETTINGS)
     if packed is None:
@@ -118,7 +118,7 @@ def classification_heads(state_dict: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
-    """Add a checkpoint's heads to a model, with random weights; keep heads that the model has in the same size."""
+    """Add a checkpoint's heads to a model, with random weights, unless the model already has them in the same size."""
     own = model.classification_heads.state_dict()
     for name, (outputs, inner_dim) in classification_heads(state_dict).items():
         if _same_head(own, state_dict, name):

@@ -100,7 +100,7 @@ def _read_folder(path: Path) -> dict[str, Any]:
 def averaged_state(state: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the content of a checkpoint with its weights replaced by the running average of ``--store-ema``.
 
-    The optimizer's state belongs to the replaced weights and is removed, so training restarts its updates.
+    The optimizer's state belongs to the replaced weights and is removed, so training restarts at the first epoch.
 
     Raises:
         CheckpointError: the checkpoint has no average.
@@ -195,7 +195,7 @@ def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, se
     """Return only those options that ``dataclass`` declares.
 
     Raises:
-        CheckpointError: the type of an option does not allow its value.
+        CheckpointError: an option's value does not fit the declared type.
     """
     chosen = {}
     for name, kind in get_type_hints(dataclass).items():

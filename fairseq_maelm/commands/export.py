@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Export the checkpoint, and print the comparison and the remarks."""
+    """Export the checkpoint, and print the comparison and the path of the result."""
     from fairseq_maelm.interop.export.run import export  # imports torch and fairseq
 
     settings = settings_of(ExportSettings, args)

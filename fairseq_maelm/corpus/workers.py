@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
     """Yield ``function(task)`` for every task, in order, computed by ``workers`` processes (1: in this process).
 
-    Tasks are taken from their iterable as workers become free, so that memory holds a few for each worker.
+    Tasks are consumed as workers become free, so memory holds only a few tasks per worker.
     """
     if workers == 1:
         yield from map(function, tasks)

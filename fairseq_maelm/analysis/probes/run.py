@@ -34,7 +34,7 @@ class Probed(NamedTuple):
 
 
 def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: str) -> Path:
-    """Measure models on tasks unless ``output`` has their results, and write the report on all of them.
+    """Measure models on the tasks that ``output`` has no results for, and write the report on all models.
 
     Args:
         models: in the order of the report, with different names.
