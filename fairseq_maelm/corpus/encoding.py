@@ -23,7 +23,8 @@ _PARAGRAPHS_AT_A_TIME = 1024
 _DTYPE_CODES = {dtype: code for code, dtype in DTYPES.items()}
 _BLOCK_ITEMS = 2**20
 
-# The arrays of one target (a shard or validation) in a part: ids <uint16 or uint32>[tokens], lengths <int32>[items], counts <int64>[len(COUNTS)].
+# The arrays of one target (a shard or validation) in a part: ids <uint16 or uint32>[tokens], lengths <int32>[items],
+# counts <int64>[len(COUNTS)].
 PartArrays = tuple[NDArray[np.generic], NDArray[np.int32], NDArray[np.int64]]
 
 
