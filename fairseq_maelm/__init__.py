@@ -1,8 +1,8 @@
 """MAE-LM for fairseq: text encoders pretrained without [MASK] tokens (Meng et al., 2024).
 
-Importing the package imports neither torch nor fairseq. The task, the model with its architectures and the criterion,
-all named ``maelm``, the downstream tasks and the optimizers ``fused_adamw`` and ``muon`` are registered when fairseq
-imports the folder as its --user-dir, when a checkpoint is opened, and by ``register()``.
+Importing the package imports neither torch nor fairseq. ``register()`` registers the task, model and criterion named
+``maelm``, the downstream tasks, and the optimizers ``fused_adamw`` and ``muon``. It also runs when fairseq imports the
+package as its --user-dir and when a checkpoint is opened.
 """
 
 import importlib

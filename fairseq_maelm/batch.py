@@ -10,8 +10,8 @@ The letters of shapes in all docstrings and comments of this package:
 
 Sequences are padded on the right, full sequences to T and the encoder's input to S. A *slot* is an index into the
 flattened full batch, ``sequence * T + position``; a *row* is an index into the flattened encoder batch,
-``sequence * S + column``. The data decide the encoder's input at masked positions and describe it only by rows and
-slots, so the model does not depend on options of the task.
+``sequence * S + column``. The dataset decides what the encoder sees at masked positions and describes that to the model
+only by rows and slots, so the model does not depend on the task's options.
 """
 
 from collections.abc import Sequence
@@ -38,14 +38,14 @@ class Layout(_Optional):
     padded_length: int  # T
     visible_tokens: int  # tokens in the encoder's input of the whole batch, without padding
     visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
-    visible_slots: Tensor  # <int64>[N] their slots; all other slots get the mask embedding
+    visible_slots: Tensor  # <int64>[N] slots of these states; all other slots get the mask embedding
     predicted_slots: Tensor  # <int64>[M] slots to predict, ascending
-    returned_outputs: Tensor  # <int64>[K] indices of predicted slots whose token has a state that enters the decoder
-    returned_rows: Tensor  # <int64>[K] rows of these states
-    output_rows: Tensor  # <int64>[M] their indices into a flattened [B, output_length], sequence by sequence
+    returned_outputs: Tensor  # <int64>[K] indices into predicted_slots, where the slot is also in visible_slots
+    returned_rows: Tensor  # <int64>[K] encoder rows of these slots
+    output_rows: Tensor  # <int64>[M] indices of predicted slots in a flattened [B, output_length]
     output_length: int  # largest number of slots to predict in a sequence
-    all_visible: bool  # whether all tokens' states enter the decoder, so that rows are slots and S is T
-    encoder_padded: bool  # whether any encoder sequence is shorter than S, so that no device has to be asked
+    all_visible: bool  # whether the states of all tokens enter the decoder; rows then equal slots, and S = T
+    encoder_padded: bool  # whether any encoder sequence is shorter than S; known without a GPU sync
     decoder_padded: bool  # whether any full sequence is shorter than T
 
 
@@ -55,7 +55,7 @@ def padding_mask(lengths: Tensor, length: int) -> Tensor:
 
 
 def padding_boundaries(lengths: Tensor, length: int) -> Tensor:
-    """Return <int32>[2 B + 1], the alternating starts of tokens and padding in a flattened [B, length], and its end."""
+    """Return the <int32>[2 B + 1] starts of tokens and padding, in turn, in a flattened [B, length], and B * length."""
     starts = torch.arange(0, len(lengths) * length, length, device=lengths.device)
     ends = torch.stack([starts + lengths, starts + length], dim=1).flatten()
     return F.pad(ends, (1, 0)).int()
@@ -70,10 +70,10 @@ def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> np
 
 
 def whole_sequences(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> dict[str, Any]:
-    """Return a batch of B sequences that the encoder sees whole.
+    """Return a batch of B sequences that the encoder sees in full.
 
-    It holds ``ntokens``, the number of tokens without padding, and ``net_input`` with ``src_tokens`` <int64>[B, S] and
-    ``src_lengths`` <int64>[B].
+    The batch holds ``ntokens``, the number of tokens without padding, and ``net_input`` with ``src_tokens``
+    <int64>[B, S] and ``src_lengths`` <int64>[B].
     """
     tokens = torch.from_numpy(pad_rows(rows, lengths, filler))
     return {

@@ -2,8 +2,8 @@
 
 A sub-command is a module in ``commands/`` with ``add_arguments(parser)`` and ``run(args)``, and a row in the table
 below. Only the module of the called sub-command is imported. If the module has ``PASSES_OPTIONS_ON``,
-``args.fairseq_options`` contains the words after ``--``. The text in its ``AFTER_INTERRUPT``, or the text that this
-function of the arguments returns, is shown after Ctrl-C.
+``args.fairseq_options`` contains the words after ``--``. ``AFTER_INTERRUPT``, a string or a function of the arguments
+that returns a string, is printed after Ctrl-C.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from fairseq_maelm.files.atomic import NO_SPACE
 from fairseq_maelm.options import CommandParser, UsageError
 from fairseq_maelm.training.screen import is_first_rank
 
-# Heading in the help -> name of one or two words -> summary.
+# Heading in the help -> sub-command (one or two words) -> summary.
 GROUPS: dict[str, dict[str, str]] = {
     "Data": {
         "prepare corpus": "turn raw text into a data folder for pretraining",
@@ -72,13 +72,13 @@ For the options of a command: maelm COMMAND --help."""
 
 
 def module_of(command: str) -> str:
-    """Return the dotted name of a command's module, which is named as the command is typed."""
+    """Return the dotted name of a sub-command's module."""
     name = command.replace(" ", "_").replace("-", "_")
     return f"fairseq_maelm.commands.{name}{'_' * keyword.iskeyword(name)}"
 
 
 def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
-    """Make the parser of ``maelm`` and, by name, the parsers of its sub-commands, which have no arguments yet."""
+    """Make the parser of ``maelm``, and a dict from name to parser of its sub-commands, still without arguments."""
     width = max(map(len, SUB_COMMANDS))
     listed = [
         "\n".join([f"{title}:", *(f"  {name:{width}}  {summary}" for name, summary in rows.items())])
@@ -146,9 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def command() -> None:
-    """Run ``maelm`` as a process, and end it without the destructors of C++ libraries.
+    """Run ``maelm`` as a process, and exit without running the destructors of C++ libraries.
 
-    With threads of torch still there, these abort one of four short trainings after they are complete.
+    While torch threads are alive, these destructors abort one in four short trainings after completion.
     """
     status: Any = 0
     try:
@@ -166,13 +166,13 @@ def command() -> None:
 
 
 def _message(error: BaseException, output: Path | None) -> str:
-    """Return the cause of an error in one line: our own error, if fairseq has replaced it with another."""
+    """Return the cause of an error in one line: our own error, even if fairseq has raised another in response."""
     for each in _chain(error):
         if isinstance(each, OSError) and each.errno in NO_SPACE and each.filename is None:
-            each.filename = output  # whatever wrote there has not said so
+            each.filename = output  # the writing library has omitted the file name
         if isinstance(each, (ValueError, OSError)):
             return _one_line(each)
-    # An error in a process that torch has started is only a traceback as text, with the first cause first.
+    # An error in a process started by torch arrives only as traceback text, with the original cause first.
     found = re.findall(r"^(?:\w+\.)*(\w+): (.+)$", str(error), re.MULTILINE) if "Traceback" in str(error) else []
     ours = [text for name, text in found if name.endswith(("ValueError", "OSError", "FoundError", "CheckpointError"))]
     if found:
@@ -203,7 +203,7 @@ def _flush_output() -> None:
 
 
 def _forget_unwritten_output() -> None:
-    """Discard unwritten output, about which the interpreter would otherwise complain again when it exits."""
+    """Discard unwritten output; otherwise the interpreter would report the failed write again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

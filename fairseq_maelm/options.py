@@ -30,7 +30,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": _DefaultsHelpFormatter, "allow_abbrev": False, **settings})
 
     def error(self, message: str) -> typing.NoReturn:
-        """Write one line to standard error, with the choice that was probably meant, and exit with status 2."""
+        """Print a one-line error to standard error, suggesting the closest valid choice, and exit with status 2."""
         if wrong := re.fullmatch(r"(.*invalid choice: '(.+)') \(choose from (.+)\)", message):
             message += did_you_mean(wrong[2], [choice.strip(" '") for choice in wrong[3].split(",")])
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -47,7 +47,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return the end of a message that proposes the most similar choice, or an empty string."""
+    """Return a "did you mean" suffix for an error message, or an empty string if no choice is similar."""
     similar = difflib.get_close_matches(word, list(choices), n=1)
     return f"; did you mean {similar[0]}?" if similar else ""
 
@@ -163,7 +163,7 @@ def add_checkpoint(parser: Any, kind: str = "checkpoint", required: bool = True)
 
 
 def add_vocabulary(parser: Any, required: bool = False) -> None:
-    """Declare ``--vocabulary``, which is required to prepare data and otherwise defaults to the checkpoint's folder."""
+    """Declare ``--vocabulary``; unless ``required``, it defaults to the checkpoint's folder."""
     default = "" if required else " (default: the folder of the checkpoint)"
     parser.add_argument(
         "--vocabulary", required=required, type=vocabulary_folder, metavar="FOLDER",
@@ -197,7 +197,7 @@ def add_seed(parser: Any, decides: str) -> None:
 
 
 def add_device(parser: Any) -> None:
-    """Declare ``--device``; argparse converts the default only after the help, which so does not import torch."""
+    """Declare ``--device``; --help does not import torch, because argparse converts the default only later."""
     text = "device to compute on: cpu, cuda or cuda:N (default: cuda if there is a GPU, otherwise cpu)"
     parser.add_argument("--device", type=device_name, default="auto", metavar="DEVICE", help=text)
 
@@ -219,10 +219,10 @@ def add_replace(parser: Any) -> None:
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
-    """Declare a dataclass field that is also an option.
+    """Declare a dataclass field that is also a command-line option.
 
     Args:
-        default: the default value; without it the option is required.
+        default: the default value; if omitted, the option is required.
         help: the help text.
         more: ``minimum`` and ``maximum`` of a number; ``type``, ``metavar``, ``choices`` and ``nargs`` as in argparse;
             ``positional``, true for an argument without ``--``; ``group``, its heading in the help.
@@ -269,7 +269,7 @@ def _name_and_type(field: Any, hint: Any, more: dict[str, Any]) -> list[str]:
 
 
 def settings_of(settings: type[_Settings], args: argparse.Namespace) -> _Settings:
-    """Make a settings dataclass from the options of ``add_settings``; raise a UsageError if it refuses the values."""
+    """Build a settings dataclass from the options of ``add_settings``; raise a UsageError if a value is rejected."""
     names = [field.name for field in dataclasses.fields(settings) if "help" in field.metadata]  # type: ignore[arg-type]
     values = [getattr(args, name) for name in names]
     try:

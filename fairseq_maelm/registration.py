@@ -1,12 +1,12 @@
 """Registration of this package with fairseq: tasks, models and sizes, criterions, optimizers, fixes.
 
 fairseq imports a --user-dir, and then each file in its folders tasks/ and models/. Importing ``fairseq_maelm.tasks``
-calls ``register``, as do all functions that open checkpoints. ``import fairseq_maelm`` alone does not, because that
-would import torch and fairseq: programs that pass our names to fairseq's functions call ``fairseq_maelm.register()``
-first.
+calls ``register``, as do all functions that open checkpoints. ``import fairseq_maelm`` alone does not, to avoid
+importing torch and fairseq: a program that uses our names in fairseq's functions must first call
+``fairseq_maelm.register()``.
 
-Modules to register are found by their paths: they are in folders with fairseq's names, or, for downstream tasks, in
-files called task.py. To add or remove a downstream task, add or remove its folder.
+Modules to register are found by path: all modules in the folders named as in fairseq (tasks, models, ...), and every
+task.py of a downstream task. To add or remove a downstream task, add or remove its folder.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-# Folders of modules to register; in all other folders, task.py is such a module.
+# Folders in which all modules are registered; in other folders, only task.py is.
 FOLDERS = ("models", "tasks", "criterions", "optim")
 
 _begun = False

@@ -20,20 +20,20 @@ class MaelmCriterionConfig(FairseqDataclass):
 class MaelmCriterion(FairseqCriterion):
     """Cross-entropy summed over the predicted tokens.
 
-    It logs ``loss`` in bits per predicted token and its perplexity ``ppl``; in percent, ``accuracy`` of the
-    predicted tokens, ``masked``, the share of predicted tokens, and ``padding``, the share of padding in encoder and
-    decoder. fairseq's ``wps`` counts original tokens, the masked ones included.
+    Logged values: ``loss``, in bits per predicted token; its perplexity ``ppl``; and in percent, ``accuracy`` on the
+    predicted tokens, ``masked`` (the share of tokens to predict) and ``padding`` (the share of padding in encoder and
+    decoder). fairseq's ``wps`` counts all original tokens, including masked ones.
     """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of one batch.
 
         Returns:
-            the loss in nats, summed over the M predicted tokens; M, by which fairseq divides the gradient; and the
-            metrics to log, all of them sums.
+            the loss in nats, summed over the M predicted tokens; the sample size M, by which fairseq divides the
+            gradient; and the metrics to log, all of them sums.
         """
         net_input, target = sample["net_input"], sample["target"]
-        # The model's forward computes the loss, because wrappers for several GPUs require that.
+        # The model's forward computes the loss because wrappers for several GPUs intercept only forward.
         loss, extra = model(**net_input, target=target)
         sample_size = target.numel()
         layout = net_input["layout"]

@@ -15,27 +15,27 @@ ORDERS = ("buckets", "shuffled", "shortest", "longest")
 
 
 class BatchDataset(FairseqDataset):
-    """Items of one or several sequences; a subclass defines ``collate``, which makes a batch of them.
+    """A dataset whose items are one or several sequences; subclasses define ``collate``, which makes a batch of items.
 
     Random numbers depend on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
     one.
 
     Args:
         sizes: <int>[items] length of each item's longest sequence, in tokens.
-        order: order of an epoch, one of ``ORDERS``.
+        order: order of the items in an epoch, one of ``ORDERS``.
         seed: seed of the order.
-        token_counts: <int>[items] tokens that each item counts for ``--max-tokens``; by default its size.
-        fixed_epoch: the epoch whose random numbers all epochs use; by default each uses its own.
-        used: <int64>[n] items of an epoch, by default all.
+        token_counts: <int>[items] number of tokens per item for ``--max-tokens``; by default ``sizes``.
+        fixed_epoch: if given, all epochs use the random numbers of this epoch.
+        used: <int64>[n] indices of the items in an epoch; by default all items.
     """
 
     # Parts of the message about an item that no batch can hold.
     largest_item = "the longest sequence"
     remedy = "a smaller --tokens-per-sample"
-    # The fraction by which lengths in a bucket may differ.
+    # The largest relative difference between lengths in a bucket.
     widest_bucket = WIDEST
 
-    # Makes ``ntokens``, ``net_input`` and the like from items <int64>[B].
+    # Makes a dict with ``ntokens``, ``net_input`` etc. from item indices <int64>[B].
     collate: Callable[[np.ndarray], dict[str, Any]]
 
     def __init__(
@@ -53,13 +53,13 @@ class BatchDataset(FairseqDataset):
         self.epoch = 1 if fixed_epoch is None else fixed_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Use the random numbers of another epoch; called by fairseq before it makes an epoch's batches."""
+        """Switch to the random numbers of an epoch; called by fairseq before it makes the epoch's batches."""
         self.epoch = epoch if self.fixed_epoch is None else self.fixed_epoch
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
         """False: fairseq makes new batches, in new worker processes, for every epoch."""
-        # With kept batches a resumed run would differ, and workers, which copy this object, would miss ``set_epoch``.
+        # With reused batches, resumed runs would differ, and workers, which copy this object, would miss ``set_epoch``.
         return False
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class BatchDataset(FairseqDataset):
         return indices
 
     def num_tokens(self, index: int) -> int:
-        """Return the number of tokens that an item counts for ``--max-tokens``."""
+        """Return the number of tokens in an item, as limited by ``--max-tokens``."""
         return int(self.token_counts[index])
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ class BatchDataset(FairseqDataset):
         return self.token_counts[indices]
 
     def size(self, index: int) -> int:
-        """Return the length of an item's longest sequence, which must not exceed ``--max-positions``."""
+        """Return the length of an item's longest sequence, as limited by ``--max-positions``."""
         return int(self.sizes[index])
 
     def ordered_indices(self) -> np.ndarray:
@@ -99,7 +99,7 @@ class BatchDataset(FairseqDataset):
         return indices[np.argsort(-sizes if self.order == "longest" else sizes, kind="stable")]
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
-        """Return random numbers <float64>[n] in [0, 1) by which items are ordered within a bucket."""
+        """Return random sort keys <float64>[n] in [0, 1) for items in the same bucket."""
         return np.random.default_rng([self.seed, self.epoch]).random(len(indices))
 
     def batch_by_size(
@@ -119,9 +119,9 @@ class BatchDataset(FairseqDataset):
         return list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
 
     def collater(self, samples: Sequence[int]) -> dict[str, Any]:
-        """Make a batch of items <int>[B]: ``id`` <int64>[B], ``nsentences`` and the result of ``collate``.
+        """Make a batch from item indices <int>[B]: ``id`` <int64>[B], ``nsentences`` and the result of ``collate``.
 
-        Without items the batch is empty; fairseq gives such batches to ranks that have fewer batches than others.
+        Without items, return an empty batch; fairseq passes no items on ranks that have fewer batches than others.
         """
         if not len(samples):
             return {}

@@ -1,7 +1,7 @@
 """Blocks of tokens from binarized text, as fairseq's break modes define them.
 
 fairseq's memory-mapped format stores the items of a split one after another, so a block is a slice of the file. A line
-that is longer than a block is cut into several; fairseq would skip it or stop.
+longer than a block is cut into several blocks; fairseq would skip the line or stop.
 """
 
 import logging
@@ -19,19 +19,19 @@ logger = logging.getLogger(__name__)
 
 BREAK_MODES = ("none", "complete", "complete_doc", "eos")
 
-# The length of a blank line, which separates documents: fairseq-preprocess writes its end-of-sentence symbol alone.
+# The length in tokens of a blank line, which separates documents: fairseq-preprocess writes only </s>.
 _BLANK_LINE = 1
 
 
 def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np.ndarray:
-    """Divide lines, given their lengths <int>[lines] with end symbols, into blocks with at most ``block_size`` tokens.
+    """Divide lines of lengths <int>[lines], including </s>, into blocks of at most ``block_size`` tokens.
 
     Mode "none" cuts after every ``block_size`` tokens, "complete" packs whole lines, "complete_doc" packs whole lines
     of one document without the blank lines between documents, and "eos" makes one block per line.
 
     Returns:
-        <int64>[blocks, 2] first token and one past the last. Blocks of a single token, the end-of-sentence symbol, are
-        left out.
+        <int64>[blocks, 2] start and stop (exclusive) of each block, in tokens. Blocks of a single token, which is </s>,
+        are left out.
     """
     ends = np.cumsum(line_sizes, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
@@ -54,13 +54,13 @@ def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np
 
 
 def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
-    """Pack whole lines into blocks, as many as fit, span by span; split lines that are longer than a block."""
+    """Pack as many whole lines as fit into each block, separately for each span; split lines longer than a block."""
     fits = spans[:, 1] - spans[:, 0] <= block_size
     if fits.all():
         return spans
     span_starts, span_stops = np.ascontiguousarray(spans[~fits].T)
     first_lines = np.searchsorted(ends, span_starts, side="right")
-    # Arrays of machine integers, because lists of Python integers would take gigabytes for a long text.
+    # Arrays of 64-bit integers: for a long text, lists of Python integers would take gigabytes.
     line_ends, starts, stops, filled = ends.data, array("q"), array("q"), array("q")
     for start, stop, line in zip(span_starts.data, span_stops.data, first_lines.data):
         while start < stop:
@@ -96,8 +96,8 @@ class TokenBlocks:
     Args:
         paths: files of the split without ``.bin`` and ``.idx``; several are read as one.
         break_mode: see ``block_slices``.
-        block_size: largest length of a block, with its first symbol.
-        first_symbol: symbol to put in front of every block.
+        block_size: maximum length of a block, including its first token.
+        first_symbol: token id to put in front of every block.
     """
 
     def __init__(self, paths: Sequence[str], break_mode: str, block_size: int, first_symbol: int) -> None:
@@ -162,7 +162,7 @@ class TokenBlocks:
         return tokens, lengths
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Return the first symbol and the tokens of a block, <int64>[n]."""
+        """Return a block <int64>[n]: the first symbol, followed by the block's tokens."""
         return self.read(np.array([index]), self.first_symbol)[0][0]
 
     def check_tokens(self, symbols: int) -> None:
@@ -172,7 +172,7 @@ class TokenBlocks:
 
 
 def split_files(folder: str, split: str, combine: bool) -> list[str]:
-    """Find the files of a split: ``split``, and with ``combine`` also ``split1``, ``split2`` and so on."""
+    """Find the files of a split: ``split``, and if ``combine``, also ``split1``, ``split2`` and so on."""
     paths: list[str] = []
     while combine or not paths:
         path = os.path.join(folder, f"{split}{len(paths) or ''}")
@@ -188,8 +188,8 @@ def split_files(folder: str, split: str, combine: bool) -> list[str]:
 
 
 def shard_files(folders: Sequence[str], split: str, epoch: int, combine: bool) -> list[str]:
-    """Find the files of a split for an epoch: training takes the folders in turn, other splits are in the first."""
+    """Find the files of a split for an epoch: training cycles through the folders, other splits use the first one."""
     if not split.startswith("train"):
         return split_files(folders[0], split, combine)
-    # Searching all folders reports a missing file before its epoch.
+    # Searching all folders now reports a missing file before the epoch that needs it.
     return [split_files(folder, split, combine) for folder in folders][(epoch - 1) % len(folders)]

@@ -21,7 +21,7 @@ _MUCH_PADDING = 0.1
 
 
 class Symbols(NamedTuple):
-    """The symbols of the vocabulary that batches need."""
+    """Token ids of the special symbols that are used in batches."""
 
     pad: int
     mask: int
@@ -30,18 +30,17 @@ class Symbols(NamedTuple):
 class MaskedBlockDataset(BatchDataset):
     """A split for pretraining.
 
-    ``--max-tokens`` counts masked tokens too, since fairseq bounds the largest item of a batch times its number of
-    items: the padded rectangle [B, T] of the decoder. The encoder's [B, S] is never larger.
+    ``--max-tokens`` counts masked tokens too: fairseq limits the number of items times the largest item, B * T, which
+    is the size of the padded decoder batch. The encoder's B * S is never larger.
 
     Args:
         blocks: the text, cut into blocks.
         scheme: which tokens are predicted, and which of these are masked.
-        symbols: symbols of the vocabulary.
+        symbols: token ids of special symbols.
         view: what the encoder sees at masked positions.
         seed: seed of the masks and of the order.
-        fixed_epoch: the epoch whose masks all epochs use, for validation.
-        predicts_all: every token is predicted, by a decoder that reads from left to right; the batch then holds the
-            full sequence for it.
+        fixed_epoch: if given, all epochs use the masks of this epoch; for validation.
+        predicts_all: whether a left-to-right decoder predicts every token; batches then include the full sequences.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class MaskedBlockDataset(BatchDataset):
         self.rate: RateOfUpdates | None = None
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
-        # The numbers that round the count of masked tokens; see ``order_by_length``.
+        # Sort keys that also round the number of masked tokens; see ``order_by_length``.
         return rounding_draws(self.seed, self.epoch, indices)
 
     def batch_by_size(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
@@ -69,7 +68,7 @@ class MaskedBlockDataset(BatchDataset):
         batches = super().batch_by_size(*args, **kwargs)
         share = padding_share(batches, self.sizes) if batches else 0.0
         logger.info("%s batches, %.2f %% of their slots padding", f"{len(batches):,}", 100 * share)
-        # Validation sets are too small to avoid padding, and too small for it to matter.
+        # Validation sets are too small to avoid padding, and too small for padding to matter.
         if share > _MUCH_PADDING and self.fixed_epoch is None:
             logger.warning(
                 "%.1f %% of this epoch's computation will be on padding, because batches hold sequences of very "

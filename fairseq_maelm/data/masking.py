@@ -1,7 +1,7 @@
 """Random choice of the positions to predict, for a whole batch at once, in numpy.
 
-Random numbers are a hash of (seed, epoch, index of the sequence, position), without a generator's state. So a sequence
-gets the same masks in any batch, worker and rank, and resuming needs no replay.
+Random numbers are a hash of (seed, epoch, sequence index, position); there is no generator state. So a sequence
+gets the same masks in any batch, worker and rank, and a resumed run need not replay earlier draws.
 """
 
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def random_bits(seed: int, epoch: int, indices: np.ndarray, stream: int, length: int) -> np.ndarray:
-    """Return random bits <uint64>[B, length], a function of the arguments alone.
+    """Return random bits <uint64>[B, length] that depend only on the arguments.
 
-    Epochs count from 1; ``indices`` <int64>[B] are those of the sequences in their dataset.
+    ``epoch`` counts from 1; ``indices`` <int64>[B] are the dataset indices of the sequences.
     """
     columns = np.arange(1, length + 1, dtype=np.uint64) * GOLDEN_GAMMA
     return mix(mix(_row_bits(seed, epoch, indices, stream))[:, None] + columns)
@@ -51,7 +51,7 @@ def _row_bits(seed: int, epoch: int, indices: np.ndarray, stream: int) -> np.nda
 
 @lru_cache(maxsize=64)
 def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
-    """Return the part <uint64>[1] that an epoch's sequences share; cached, because numpy is slow at scalars."""
+    """Return the hash <uint64>[1] of everything but index and position; cached, because numpy is slow on scalars."""
     key = np.array([seed % (1 << 64)], dtype=np.uint64)
     for part in (epoch, stream):
         key = mix(key * GOLDEN_GAMMA + np.uint64(part) + GOLDEN_GAMMA)
@@ -59,9 +59,9 @@ def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
 
 
 def rounding_draws(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
-    """Draw the numbers <float64>[B] in [0, 1) that are added to p * n of each sequence before rounding down.
+    """Draw u <float64>[B] in [0, 1), one per sequence, for the number of masked tokens, floor(p * n + u).
 
-    Sequences of equal length with similar draws therefore mask the same number of tokens; see ``order_by_length``.
+    Sequences of equal length with similar draws therefore mask equally many tokens; see ``order_by_length``.
     """
     return uniform(_row_bits(seed, epoch, indices, _ROUNDING))
 
@@ -76,7 +76,7 @@ class MaskingScheme:
     """Probabilities and token classes of masking."""
 
     mask_prob: float  # fraction of tokens (of words, with ``word_starts``) to predict, in (0, 1)
-    real_tokens: np.ndarray  # <int64>[R] tokens that replacements are drawn from: no special symbols, no <mask>
+    real_tokens: np.ndarray  # <int64>[R] token ids for random replacements: no special symbols, no <mask>
     leave_unmasked_prob: float = 0.0  # fraction of predicted tokens that stay in place, visible to the encoder
     random_token_prob: float = 0.0  # fraction of predicted tokens that are replaced by a random real token
     word_starts: np.ndarray | None = None  # <bool>[V] tokens that begin a word; None masks single tokens
@@ -100,7 +100,7 @@ class MaskDraw(NamedTuple):
 
     predicted: np.ndarray  # <bool>[B, T] True at positions to predict
     masked: np.ndarray  # <bool>[B, T] True at predicted tokens that are neither left in place nor replaced
-    tokens: np.ndarray  # <int64>[B, T] with random replacements; masked positions keep the original token
+    tokens: np.ndarray  # <int64>[B, T] after random replacement; masked positions hold the original token
 
 
 def draw_masks(
@@ -109,9 +109,9 @@ def draw_masks(
     """Choose the positions to predict in a batch.
 
     In a sequence of n tokens (or words, if whole words are masked), floor(p * n + u) are chosen, with u uniform in
-    [0, 1), as in fairseq and in the authors' code. The dataset orders sequences of equal length by u, so that those of
-    a batch mask the same number and the encoder needs no padding. At least one token of every sequence stays visible.
-    If a tiny p chooses none in the whole batch, one token of the longest sequence is chosen.
+    [0, 1), as in fairseq and in the authors' code. The dataset sorts sequences of equal length by u, so that sequences
+    in a batch mask equally many tokens and the encoder needs no padding. At least one token per sequence stays visible.
+    If p is so small that the batch has no chosen token, one token of the longest sequence is chosen.
 
     Args:
         scheme: probabilities and token classes.
@@ -140,7 +140,7 @@ def draw_masks(
         # <int64>[B, T] the first position of each token's word: a word uses the random numbers of its first token.
         first = np.maximum.accumulate(np.where(starts | ~eligible, np.arange(length), 0), axis=1)
     predicted = _smallest(priority, starts, counts, first)
-    # The threshold is meaningless in rows without tokens to choose.
+    # In rows with no tokens to choose, the threshold is meaningless.
     predicted &= eligible & (counts[:, None] > 0)
     if not predicted.any():
         predicted = _one_prediction(eligible, inside, lengths, priority)
@@ -148,10 +148,10 @@ def draw_masks(
 
 
 def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, first: np.ndarray | None) -> np.ndarray:
-    """Return <bool>[B, T], True at each row's ``counts`` units with the smallest priorities; undefined elsewhere."""
+    """Return <bool>[B, T], True at each row's ``counts`` units of smallest priority; undefined outside units."""
     ranked = priority if starts.all() else np.where(starts, priority, np.iinfo(np.uint64).max)
     ranks = np.maximum(counts - 1, 0)
-    # Only the smallest need sorting, and if all rows have the same count not even these.
+    # Only the smallest priorities need sorting; if all rows have the same count, not even these.
     most = int(ranks.max())
     ranked = np.partition(ranked, most, axis=1)[:, : most + 1]
     if ranks.min() < most:
@@ -165,21 +165,21 @@ def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray
     if scheme.word_starts is None:
         return eligible
     starts = scheme.word_starts[tokens]
-    # A word that is cut by the start of the block or by a protected token begins at its first eligible token.
+    # A word cut by the block's start or by a protected token counts from its first eligible token.
     follows = np.zeros_like(eligible)
     follows[:, 1:] = eligible[:, :-1]
     return eligible & (starts | ~follows)
 
 
 def _one_prediction(eligible: np.ndarray, inside: np.ndarray, lengths: np.ndarray, priority: np.ndarray) -> np.ndarray:
-    """Choose one token, <bool>[B, T], since a batch without predictions has neither a loss nor a gradient."""
+    """Return <bool>[B, T] with a single True: a batch without predictions would have neither loss nor gradient."""
     row = int(np.argmax(lengths))
     if lengths[row] < 2:
         raise ValueError("no sequence of this batch has two tokens, one to mask and one to see: give longer texts")
     candidates = eligible[row].copy()
     candidates[0] = False
     if not candidates.any():
-        # All tokens are protected. A prediction is more important here than protection.
+        # All tokens are protected: choose one anyway, since the batch needs a prediction.
         candidates = inside[row].copy()
         candidates[0] = False
     predicted = np.zeros_like(eligible)
@@ -211,10 +211,10 @@ def _treat(
 
 
 def replacements(real_tokens: np.ndarray, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
-    """Draw a token <int64>[B, length] for every position, uniformly from real tokens <int64>[R]."""
+    """Draw token ids <int64>[B, length] uniformly from ``real_tokens`` <int64>[R]."""
     return real_tokens[random_bits(seed, epoch, indices, _REPLACEMENT, length) % np.uint64(len(real_tokens))]
 
 
 def keep_fraction(fraction: float, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
-    """Draw <bool>[B, length], each True with probability ``fraction``; a larger fraction only adds Trues."""
+    """Draw <bool>[B, length], True with probability ``fraction``; increasing it only turns Falses into Trues."""
     return uniform(random_bits(seed, epoch, indices, _STAYING, length)) < fraction

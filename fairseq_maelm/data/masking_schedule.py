@@ -1,7 +1,7 @@
 """A masking rate that changes linearly over the updates of a run.
 
-Data workers draw masks before the update that uses them, and know neither its number nor the order of the batches. So
-the update of each sequence is recorded when the batches of an epoch are ordered, before the workers start.
+Data workers draw masks ahead of the update and know neither its number nor the order of the batches. Therefore the
+update number of each sequence is stored when the epoch's batches are ordered, before the workers start.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from fairseq_maelm.fairseq_fixes.private import WatchedBatches
 
 
 class RateOfUpdates(NamedTuple):
-    """The masking rate for each batch in an epoch."""
+    """The masking rates of an epoch's batches."""
 
     start: float  # rate at the first update of the run
     end: float  # rate after the last update
     updates: int  # number of updates of the whole run
-    made: np.ndarray  # <int32>[items] number of updates before the one that uses each item
+    made: np.ndarray  # <int32>[items] number of completed updates when each item is used
 
     def of_batch(self, indices: np.ndarray) -> float:
-        """Return the rate of a batch of items <int64>[B]."""
+        """Return the masking rate of a batch with item indices <int64>[B]."""
         share = min(int(self.made[indices[0]]) / self.updates, 1.0)
         return self.start + (self.end - self.start) * share
 
 
 class RatedBatches(WatchedBatches):
-    """fairseq's batches, which set their dataset's ``rate`` to the masking rate before each batch."""
+    """fairseq's batch iterator, which also sets the dataset's ``rate``, the masking rates of an epoch's batches."""
 
     _start: float
     _end: float
@@ -39,7 +39,7 @@ class RatedBatches(WatchedBatches):
 
     @classmethod
     def follow(cls, batches: EpochBatchIterator, start: float, end: float, trainer: Trainer) -> "RatedBatches":
-        """Turn fairseq's batches into an object of this class."""
+        """Convert fairseq's batch iterator to this class, in place."""
         if not trainer.cfg.optimization.max_update:
             raise ValueError("--mask-prob-end needs --max-update, the number of updates over which the rate changes")
         # fairseq's task has no option for the class of its batches.
@@ -48,11 +48,11 @@ class RatedBatches(WatchedBatches):
         return batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Return fairseq's state, with the number of updates to which the batches read so far belong."""
+        """Return fairseq's state plus ``updates``, the update number that the batches read so far have reached."""
         return {**super().state_dict(), "updates": self._update_of(self.iterations_in_epoch, self.epoch)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of ``state_dict``, or of fairseq's own batches."""
+        """Load a state from ``state_dict`` or from fairseq's own batch iterator."""
         self._resumed_at = state_dict.get("updates")
         super().load_state_dict(state_dict)
 
@@ -60,13 +60,13 @@ class RatedBatches(WatchedBatches):
         """Find the first batch's update number when an epoch begins or a run resumes."""
         super().begin(offset)
         self._first_update = self._trainer.get_num_updates()
-        # An update that is skipped after an overflow still uses its batches, so the rest of the epoch is ahead of the
-        # trainer's count, also in a resumed run. After --reset-optimizer that count is 0.
+        # An update skipped after an overflow still uses up its batches, so the epoch's batches run ahead of the
+        # trainer's update count, also in a resumed run. After --reset-optimizer the trainer's count is 0.
         if offset and self._first_update and self._resumed_at is not None:
             self._first_update = self._resumed_at
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Sequence[int]]:
-        """Return this rank's batches of the whole epoch in order, as fairseq does, and set the masking rate."""
+        """Return this rank's batches of the whole epoch in order, as fairseq does, and set the dataset's ``rate``."""
         batches: list[Sequence[int]] = super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
         made = np.zeros(len(self.dataset), dtype=np.int32)
         for place, batch in enumerate(batches[self.first_batch :], self.first_batch):

@@ -14,7 +14,7 @@ ENCODER_POSITIONS = ("original", "consecutive")
 
 
 class VisibleTokens(NamedTuple):
-    """The encoder's view of a batch."""
+    """What the encoder sees of a batch."""
 
     tokens: np.ndarray  # <int64>[B, T] with masked positions replaced
     visible: np.ndarray  # <bool>[B, T] True where the encoder sees the token
@@ -23,7 +23,7 @@ class VisibleTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class EncoderView:
-    """The rows of the paper's Table 2 that concern the encoder's input.
+    """Options for the encoder's input, as compared in the paper's Table 2.
 
     Attributes:
         masked_input: the encoder's input at masked positions. "dropped": nothing (MAE-LM). "kept": <mask>, whose state
@@ -61,14 +61,14 @@ class EncoderView:
 
     @property
     def hides_all_masks(self) -> bool:
-        """True if the encoder gives no states at masked positions, so that only a decoder can predict the tokens."""
+        """True if the encoder outputs no states at masked positions, so that prediction needs a decoder."""
         return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
 
     @property
     def asks_with_masks(self) -> bool:
-        """True if a model that was trained with this view shows <mask> to its encoder when it predicts masked tokens.
+        """True if, after training with this view, the encoder's input contains <mask> when masked tokens are predicted.
 
-        After training with random tokens, which cannot mark a position to predict, masks are dropped.
+        After training with random tokens, masks are dropped, since a random token cannot mark a position.
         """
         return self.masked_input in ("kept", "reset") or self.mask_fraction > 0.5
 
@@ -85,8 +85,8 @@ class EncoderView:
         Args:
             draw: the drawn masks.
             inside: <bool>[B, T] True at tokens, False at padding.
-            mask_index: the <mask> symbol.
-            staying: <bool>[B, T] True at masks that stay in the input, with a ``mask_fraction``.
+            mask_index: token id of <mask>.
+            staying: <bool>[B, T] True at masks that stay in the input; needed with a ``mask_fraction``.
             random_tokens: <int64>[B, T] random real tokens, if the encoder ``shows_random_tokens``.
         """
         masked = draw.masked
@@ -118,7 +118,7 @@ def encoder_input(
         shown: what the encoder sees.
         predicted: <bool>[B, T] True at positions to predict.
         lengths: <int64>[B] lengths of the full sequences.
-        pad: padding symbol.
+        pad: token id of padding.
         positions: "original" or "consecutive".
 
     Returns:
@@ -170,8 +170,8 @@ def encoder_input_of_masks(
 ) -> dict[str, Any]:
     """Make the encoder's input for predicting the tokens at given masks <bool>[B, T], with the view of pretraining.
 
-    No random numbers are used: with a ``mask_fraction``, either all masks stay or none, as most did in pretraining.
-    Other arguments and the result are those of ``encoder_input``; by default all masks are predicted.
+    The result is deterministic: all masks stay if ``mask_fraction`` > 0.5, otherwise none. ``predicted`` defaults to
+    ``masks``; the other arguments and the result are as in ``encoder_input``.
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     visible = inside if view.asks_with_masks else inside & ~masks
@@ -181,12 +181,12 @@ def encoder_input_of_masks(
 
 
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:
-    """Return flat indices <int64>[sum of counts] into [B, width]: each row's first positions, as many as it counts."""
+    """Return flat indices <int64>[sum(counts)] into [B, width]: the first ``counts[i]`` positions of each row i."""
     return np.flatnonzero(np.arange(width) < counts[:, None])
 
 
 def _spread(values: np.ndarray, rows: np.ndarray | None, shape: tuple[int, int], filler: int) -> np.ndarray:
-    """Scatter values to their rows in <int64>[B, S], filler elsewhere; rows of None mean all of them."""
+    """Scatter ``values`` to flat indices ``rows`` of an <int64>[B, S] filled with ``filler``; None means all rows."""
     if rows is None:
         return values.reshape(shape)
     spread = np.full(shape, filler, dtype=np.int64)

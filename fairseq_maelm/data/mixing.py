@@ -6,12 +6,12 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset
 
 
 def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
-    """Return the number of general blocks with which general text is the fraction ``ratio`` of an epoch's tokens.
+    """Return the number of general blocks per epoch for which general text is a fraction ``ratio`` of the tokens.
 
     Args:
-        domain: <int>[blocks] lengths of the domain's blocks, all of which an epoch takes.
-        general: <int>[blocks] lengths of the general text's blocks, which an epoch takes at most once.
-        ratio: share of the tokens in [0, 1).
+        domain: <int>[blocks] lengths of the domain blocks; every epoch uses all of them.
+        general: <int>[blocks] lengths of the general blocks; an epoch uses each at most once.
+        ratio: share of general text in an epoch's tokens, in [0, 1).
     """
     number = round(ratio / (1.0 - ratio) * int(domain.sum(dtype=np.int64)) / float(general.mean()))
     if number > len(general):
@@ -33,7 +33,7 @@ class MixedBlockDataset(MaskedBlockDataset):
     general_blocks: int
 
     def mix(self, domain_blocks: int, ratio: float) -> "MixedBlockDataset":
-        """Set how many blocks are domain text and which fraction of an epoch's tokens is general; return self."""
+        """Set the number of domain blocks, and the fraction of general tokens in an epoch; return self."""
         sizes = self.blocks.sizes
         self.domain_blocks = domain_blocks
         self.general_blocks = blocks_to_mix(sizes[:domain_blocks], sizes[domain_blocks:], ratio)

@@ -1,4 +1,4 @@
-"""Checks of fairseq's memory-mapped format before its use: the whole .idx, and once every token of the .bin.
+"""Checks of fairseq's memory-mapped files before use: the whole .idx in every run, and each token of the .bin once.
 
 Without them, a flipped bit or an incomplete copy would cause an error hours later, or none at all.
 """
@@ -26,7 +26,7 @@ HEADER = struct.Struct("<9sQBQ")
 _NAMES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4"}
 DTYPES = {code: np.dtype(name) for code, name in _NAMES.items()}
 
-# The file of a folder with the smallest and largest tokens of its .bin files, so that the next run need not read them.
+# File that stores the smallest and largest token of each .bin in its folder, so that later runs need not read the .bin.
 _REMEMBERED = ".checked.json"
 _TOKENS_AT_A_TIME = 2**24
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Weight of a window's length in the amount of context, as in BERT's code for SQuAD.
+# Weight of the window's length in a unit's amount of context, as in BERT's code for SQuAD.
 _OF_LENGTH = 0.01
 
 
@@ -14,9 +14,9 @@ def cut_windows(ends: Sequence[int], limit: int, overlap: int) -> list[tuple[int
     """Return windows [start, stop) of whole units, each but the last as long as possible.
 
     Args:
-        ends: [units + 1] number of pieces before each unit, and of all units; a unit has at most ``limit`` pieces.
+        ends: [units + 1] number of pieces before each unit, then the total; a unit has at most ``limit`` pieces.
         limit: maximum number of pieces in a window.
-        overlap: minimum number of pieces that neighboring windows share, if whole units leave room for them.
+        overlap: minimum number of pieces shared by neighboring windows, where whole units allow it.
     """
     windows, start = list[tuple[int, int]](), 0
     while True:
@@ -33,8 +33,8 @@ def cut_windows(ends: Sequence[int], limit: int, overlap: int) -> list[tuple[int
 def most_context(windows: Sequence[tuple[int, int]], ends: Sequence[int]) -> NDArray[np.int32]:
     """Return, for each unit, the index of the window that gives it the most context, <int32>[units].
 
-    The amount of context is the minimum of the numbers of pieces before and after the unit, plus a hundredth of the
-    window's pieces (Devlin et al., 2019); the first of equal windows counts.
+    Context = min(pieces before the unit, pieces after it) + 0.01 * pieces in the window (Devlin et al., 2019). Ties go
+    to the first window.
     """
     if len(windows) == 1:
         return np.zeros(len(ends) - 1, dtype=np.int32)

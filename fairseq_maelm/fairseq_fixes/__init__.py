@@ -1,8 +1,8 @@
 """Changes to fairseq's own behavior, for every task that is trained with the plugin.
 
-Each subject has a module, whose docstring has the reason and the test that fails without the change. The functions that
-it replaces are in the table of ``replacements``. The versions are fairseq 0.12.2 and fairseq-fixed 0.12.3.1; their code
-is the same wherever something is replaced.
+Each change has a module, whose docstring gives the reason and a test that fails without the change. The table in
+``replacements`` lists the replaced functions. Supported are fairseq 0.12.2 and fairseq-fixed 0.12.3.1, in which all
+replaced functions are identical.
 """
 
 import importlib

@@ -1,10 +1,10 @@
 """Write checkpoint files atomically, so that a killed run or a second run cannot leave a broken one.
 
 Reason: fairseq writes the first file of a save under a temporary name and renames it, but copies the other files, such
-as checkpoint_last.pt, in place. A kill in between leaves a truncated checkpoint_last.pt from which no run can resume.
-It writes no file through to the disk, so that after a power failure a renamed file may be empty. The temporary name is
-the same for all runs, so that two runs in one folder write into the same file, and a failed write is repeated after the
-data that are there already. ``files.atomic`` has none of these faults, and the next run removes its leftovers.
+as checkpoint_last.pt, in place. A kill during the copy leaves a truncated checkpoint_last.pt from which no run can
+resume. fairseq never calls fsync, so after a power failure a renamed file may be empty. The temporary name is the same
+for all runs, so two runs in one folder write to the same file, and a retry after a failed write appends to the partial
+data. ``files.atomic`` has none of these faults, and the next run removes its leftover files.
 Test: tests/fairseq_fixes/test_checkpoint_files.py.
 """
 
@@ -61,7 +61,7 @@ def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
 
 @replaces(checkpoint_utils, "verify_checkpoint_directory")
 def verify_folder(save_dir: str) -> None:
-    """Create the save folder and test whether it is writable, with a unique test file, unlike fairseq."""
+    """Create the save folder and test whether it is writable; unlike in fairseq, the test file's name is unique."""
     if not os.path.exists(save_dir):
         os.makedirs(save_dir, exist_ok=True)
     with tempfile.TemporaryFile(dir=save_dir):

@@ -2,8 +2,8 @@
 
 Reason: two functions of ``fairseq.distributed.utils`` fail. ``all_gather_list``, which collects logging outputs that
 cannot be summed, allocates buffers on a GPU even if there is none. ``_broadcast_object_slow``, which sends a checkpoint
-from the first rank to the others, reads it by ``torch.load``, which since torch 2.6 refuses the configuration in it, so
-that no run with several ranks could resume or start from a checkpoint.
+from the first rank to the others, calls ``torch.load``. Since torch 2.6, this rejects the checkpoint's configuration,
+so no run with several ranks could resume or start from a checkpoint.
 Test: tests/fairseq_fixes/test_collectives.py.
 """
 
@@ -30,7 +30,7 @@ def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list
 
 @replaces(distributed_utils, "_broadcast_object_slow")
 def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Send any object from one rank to all others; the ranks of a run trust each other."""
+    """Send any object from one rank to all others. Unpickling is safe here: the ranks of a run trust each other."""
     holder = [obj]
     dist.broadcast_object_list(holder, src=src_rank, group=group, device=dist_device)
     return holder[0]

@@ -1,10 +1,11 @@
 """Save the counter of ``--patience`` in checkpoints.
 
-Reason: fairseq counts validations without improvement only in memory. A resumed run counts from 0 and stops later than
-an uninterrupted one, and a run that has stopped for lack of improvement resumes when it is started again. fairseq
-stores the counter in attributes of its function ``should_stop_early``, which it finds by its global name. The function
-belongs to the training program, which is ``fairseq_cli.train`` or, under ``torchrun -m fairseq_cli.train``, a second
-copy of that module. The running program is the caller of ``load_checkpoint``, which every run calls.
+Reason: fairseq counts validations without improvement only in memory. A resumed run counts from 0 and so stops later
+than an uninterrupted run, and a run stopped by --patience continues training when started again.
+
+fairseq stores the counter in attributes of the function ``should_stop_early`` in the training program's module. This is
+``fairseq_cli.train`` or, under ``torchrun -m fairseq_cli.train``, a second copy of that module. The right copy is the
+module that calls ``load_checkpoint``, as every run does.
 Test: tests/end_to_end/test_save_folder.py, test_stopped_by_patience.
 """
 
@@ -25,16 +26,16 @@ _state_dict = Trainer.state_dict
 class _Program:
     """The training program of this process."""
 
-    counting: Any = None  # its function that counts; None if nothing is trained
+    counting: Any = None  # its ``should_stop_early``; None if nothing is trained
 
 
 def watch(program: dict[str, Any]) -> None:
-    """Use the counter of a training program, which is found by name among the program's globals."""
+    """Use the counter of a training program, given the globals of its module."""
     _Program.counting = program.get("should_stop_early")
 
 
 def validations_without_improvement() -> int:
-    """Return the counter of this process."""
+    """Return this run's number of consecutive validations without improvement."""
     return int(getattr(_Program.counting, _COUNT, 0))
 
 

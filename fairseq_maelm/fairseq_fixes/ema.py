@@ -1,10 +1,10 @@
-"""The running average of the weights, ``--store-ema``, for models that have integers in their state.
+"""The running average of the weights, ``--store-ema``, for models with integer entries in their state dict.
 
-Reason: fairseq multiplies every entry of a model's state by the decay. With integers, such as our models' identities,
-the first update raises an exception; weights with two names, such as RoBERTa's embeddings, decay twice. With the
-option, a checkpoint without an average can be neither continued nor fine-tuned, because fairseq looks for its weights
-after deleting them. Fine-tuning would continue pretraining's average, and a resumed run would count the updates for
-``--ema-update-freq`` from 0.
+Reason: fairseq multiplies every entry of the state dict by the decay. For integers, such as our models' identities, the
+first update raises an exception; weights with two names, such as RoBERTa's embeddings, decay twice. With --store-ema, a
+checkpoint without an average can be neither continued nor fine-tuned, because fairseq reads the weights after deleting
+them. Fine-tuning would continue the average from pretraining, and a resumed run would restart the update count for
+``--ema-update-freq`` at 0.
 Test: tests/end_to_end/test_ema.py.
 """
 
@@ -42,7 +42,7 @@ def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
 
 @functools.wraps(_load_checkpoint)
 def load_with_average(self: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
-    """Load a checkpoint into a trainer, with its running average or without; ``resuming`` makes fairseq call it."""
+    """Load a checkpoint, with or without a running average, into a trainer; ``resuming`` makes fairseq call this."""
     if not self.cfg.ema.store_ema:
         return _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
     # Skip fairseq's handling of the average; it is replaced below.
@@ -51,7 +51,7 @@ def load_with_average(self: Trainer, filename: str, reset_optimizer: bool = Fals
         extra_state = _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
     finally:
         self.cfg.ema.store_ema = True
-    # fairseq builds the average from the model on first use: here if it is restored, otherwise in the first update.
+    # fairseq builds the average from the model on first use: in ``_restore`` below, otherwise in the first update.
     self._ema = None
     if extra_state is None:
         return None

@@ -2,7 +2,7 @@
 
 Reason: ``fairseq.data.data_utils.batch_by_size``, which all datasets use, silently drops the end of the last batch if
 its size is not a multiple of --required-batch-size-multiple (8 by default): up to 7 examples of each split, even in
-validation. And fairseq-validate, unlike fairseq-train, fails on a rank that has one batch less than others.
+validation. And fairseq-validate, unlike fairseq-train, fails on a rank that has fewer batches than the others.
 Test: tests/fairseq_fixes/test_incomplete_batches.py.
 """
 
@@ -22,7 +22,7 @@ _reduce_outputs = FairseqTask.reduce_metrics
 
 @replaces(data_utils, "batch_by_size")
 def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> list[Any]:
-    """Split indices as fairseq does, and put those that it would drop into a last batch."""
+    """Split indices into batches as fairseq does, and put the indices that fairseq would drop into a last batch."""
     ordered = indices if isinstance(indices, np.ndarray) else np.fromiter(indices, dtype=np.int64)
     if not len(ordered):
         return []
@@ -36,7 +36,7 @@ def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> list[Any
 def valid_step(
     task: FairseqTask, sample: dict[str, Any], model: Any, criterion: Any, **options: Any
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """Validate a batch; without a batch, return an empty output."""
+    """Validate a batch; return an empty output if this rank has no batch left."""
     if not sample:
         return 0.0, 0, {}
     return _step_of_a_batch(task, sample, model, criterion, **options)

@@ -1,7 +1,7 @@
-"""Load checkpoints as plain data, so that a file from elsewhere cannot run code, and from complete folders.
+"""Load checkpoints as plain data, so that an untrusted file cannot run code; also load folders of complete exports.
 
-Reasons: fairseq's releases leave torch its default, ``weights_only=True``. fairseq's main branch passes
-``weights_only=False``, with which a checkpoint can run any command. fairseq reads only its own files; here,
+Reasons: fairseq's releases use torch's default, ``weights_only=True`` since torch 2.6, but fairseq's main branch passes
+``weights_only=False``, so a checkpoint can run any command. fairseq reads only its own files; here,
 ``--finetune-from-model`` and fairseq-validate also take ``checkpoint.json`` in a folder of ``maelm export --complete``.
 Tests: tests/checkpoints/test_safety.py, tests/interop/export/test_complete_folder.py.
 """
@@ -21,7 +21,7 @@ from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state
 from fairseq_maelm.fairseq_fixes.replacements import replaces
 
-# Overrides what callers of torch.load pass (torch's notes on serialization).
+# Overrides the ``weights_only`` argument of torch.load (torch's notes on serialization).
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 _load_otherwise = checkpoint_utils.load_checkpoint_to_cpu
@@ -45,13 +45,13 @@ def _only_plain_data() -> Iterator[None]:
 def load_plain_data(path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False) -> Any:
     """Load a checkpoint like fairseq; raise a CheckpointError if it holds anything but plain data."""
     if Path(path).name != CHECKPOINT_FILE:
-        # Files that are not in this file system are left to fairseq.
+        # fairseq loads remote files.
         if Path(path).exists() and (danger := find_danger(Path(path))):
             raise CheckpointError(f"{path} {danger}")
         with _only_plain_data():
             return _load_otherwise(path, arg_overrides, load_on_all_ranks)
     state = read_state(Path(path))
-    # References to other options are refused before anything could resolve them.
+    # References between options are rejected before anything can resolve them.
     state["cfg"] = OmegaConf.create(plain_sections(state, Path(path)))
     if arg_overrides is not None:
         checkpoint_utils.overwrite_args_by_name(state["cfg"], arg_overrides)

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @cache
 def has_fused_kernel(device_type: str) -> bool:
-    """Return True if torch has a fused AdamW for a type of device; otherwise log why, once."""
+    """Return whether torch has a fused AdamW for this device type; if not, log the reason once."""
     try:
         torch.optim.AdamW([torch.zeros(1, device=device_type)], fused=True)
     except RuntimeError as error:
@@ -32,9 +32,9 @@ class AdamW(torch.optim.Optimizer):
     The state of a parameter has the form of fairseq's class: ``step`` <int>, ``exp_avg`` and ``exp_avg_sq`` <float32>
     of the parameter's shape. Updates of half-precision parameters are computed in single precision.
 
-    It differs from ``torch.optim.AdamW`` in two ways. fairseq adds epsilon to the root of the second moment before the
-    bias correction, which makes epsilon effectively larger in the first few thousand updates. And the number of updates
-    is a Python integer, so that nothing waits for the device.
+    It differs from ``torch.optim.AdamW`` in two ways. As in fairseq, epsilon is added to the root of the second moment
+    before the bias correction, so epsilon is effectively larger in the first few thousand updates. And the update count
+    is a Python integer, which avoids synchronizing with the GPU.
 
     Args:
         params: parameters or parameter groups.
@@ -49,7 +49,7 @@ class AdamW(torch.optim.Optimizer):
 
     supports_memory_efficient_fp16 = True
     supports_flat_params = True
-    # fairseq's own way of keeping the state in single precision would undo ``load_state_dict`` below.
+    # fairseq's own conversion of the state to single precision would undo ``load_state_dict`` below.
     disable_mem_eff_fp16_loading_hack = True
 
     def __init__(
@@ -82,7 +82,7 @@ class AdamW(torch.optim.Optimizer):
         return loss
 
     def _update_group(self, group: dict[str, Any]) -> None:
-        # A parameter without a gradient in some updates, such as an unused head, has its own number of updates.
+        # A parameter that has no gradient in some updates, such as an unused head's, has its own update count.
         together: defaultdict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
         for param in group["params"]:
             if param.grad is not None:
@@ -93,7 +93,7 @@ class AdamW(torch.optim.Optimizer):
             self._update(params, count, group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, and keep it in single precision where torch would cast it to a parameter's half precision."""
+        """Load a state; unlike in torch, the state of a half-precision parameter stays in single precision."""
         super().load_state_dict(state_dict)
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         own = chain.from_iterable(group["params"] for group in self.param_groups)
@@ -102,7 +102,7 @@ class AdamW(torch.optim.Optimizer):
                 self.state[param] = dict(state_dict["state"][index])
 
     def _state_of(self, param: Tensor) -> dict[str, Any]:
-        """Return the parameter's state, created if there is none, on the parameter's device."""
+        """Return the parameter's state, on its device; create the state if there is none."""
         state: dict[str, Any] = self.state[param]
         dtype = torch.float32 if is_half(param) else param.dtype
         if not state:
@@ -114,12 +114,12 @@ class AdamW(torch.optim.Optimizer):
         return state
 
     def _update(self, params: list[Tensor], count: int, group: dict[str, Any]) -> None:
-        """Compute update number ``count`` of parameters on one device."""
+        """Apply update number ``count`` (from 1) to parameters on one device."""
         full = [param for param in params if not is_half(param)]
         self._update_full(full, full, count, group)
         for param in params:
             if is_half(param):
-                # One at a time: single-precision copies of all would take the memory that half precision saves.
+                # One parameter at a time: single-precision copies of all would cost what half precision saves.
                 copy = param.float()
                 self._update_full([copy], [param], count, group)
                 param.copy_(copy)
@@ -159,7 +159,7 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def multiply(tensors: list[Tensor], factor: float | Tensor) -> None:
-    """Multiply tensors in place by a number or by a scalar tensor, which need not be read from the GPU."""
+    """Multiply tensors in place by a number or a scalar tensor; a scalar on the GPU is not read by the host."""
     for device, chosen in by_device(tensors).items():
         torch._foreach_mul_(chosen, factor.to(device) if isinstance(factor, Tensor) else factor)
 

@@ -74,7 +74,7 @@ class FusedAdamW(FairseqAdam):
 
         Args:
             max_norm: largest norm; 0 only measures the norm.
-            aggregate_norm_fn: turns the norm of this process into that of all processes.
+            aggregate_norm_fn: converts the norm in this process to the norm over all processes.
 
         Returns:
             <float32>[] the norm before clipping.
@@ -86,7 +86,7 @@ class FusedAdamW(FairseqAdam):
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)
         if max_norm > 0.0:
-            # The factor stays a tensor, so that nothing waits for the device. fairseq adds the same small number.
+            # The factor stays a tensor, to avoid synchronizing with the GPU. fairseq adds the same small number.
             multiply(grads, (float(max_norm) / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
@@ -99,8 +99,8 @@ class FusedAdamW(FairseqAdam):
         super().load_state_dict(adam_state(state_dict), optimizer_overrides)
 
 
-# fairseq resumes only with an optimizer whose class has the name in the checkpoint. The state is that of FairseqAdam,
-# so a training may switch between the two.
+# fairseq resumes only if the optimizer's class name equals the name in the checkpoint. The two classes have the same
+# state, so a run may switch between FusedAdamW and FairseqAdam.
 FusedAdamW.__name__ = FairseqAdam.__name__
 
 
@@ -111,12 +111,12 @@ def adam_state(state_dict: dict[str, Any]) -> dict[str, Any]:
         state_dict: result of ``torch.optim.Optimizer.state_dict``; not changed.
 
     Returns:
-        The same with ``step`` <int>, ``exp_avg`` and ``exp_avg_sq`` for every parameter.
+        a copy with ``step`` <int>, ``exp_avg`` and ``exp_avg_sq`` for every parameter.
 
     Raises:
-        ValueError: it is not the state of an Adam.
+        ValueError: ``state_dict`` is not from an Adam optimizer.
     """
-    # apex stores one number of updates for a whole group.
+    # apex stores one update count per parameter group.
     counts = {
         index: group["step"] for group in state_dict["param_groups"] if "step" in group for index in group["params"]
     }

@@ -1,7 +1,7 @@
 """``--optimizer muon``: Muon (Jordan et al., 2024) for hidden matrices, AdamW for all other parameters.
 
-Muon orthogonalizes the momentum of a matrix's gradient: all singular values become about 1. The step along the result
-is 0.2 sqrt(max(rows, columns)) times the learning rate (Liu et al., 2025, Muon is Scalable for LLM Training): elements
+Muon orthogonalizes the momentum of a matrix's gradient, so that all singular values become about 1. The update is
+lr * 0.2 * sqrt(max(rows, columns)) times the result (Liu et al., 2025, Muon is Scalable for LLM Training): elements
 then change as much as with AdamW, and --lr has the same meaning for all parameters.
 """
 
@@ -43,10 +43,10 @@ class MuonConfig(FusedAdamWConfig):
 
 
 class MuonAdamW(AdamW):
-    """Muon for the parameters that ``mark_parameters`` marked as hidden matrices, AdamW for the others.
+    """Muon for the hidden matrices that ``mark_parameters`` has marked, AdamW for all other parameters.
 
-    The state of a hidden matrix is ``momentum_buffer`` <float32> of its shape. Updates of half-precision parameters are
-    computed in single precision. In distributed training every process updates all matrices.
+    The state of a hidden matrix is ``momentum_buffer`` <float32>, of the same shape. Updates of half-precision
+    parameters are computed in single precision. In distributed training every process updates all matrices.
 
     Args:
         params: the parameters.
@@ -90,7 +90,7 @@ class MuonAdamW(AdamW):
             super()._update_group(group)
 
     def _update_hidden(self, group: dict[str, Any]) -> None:
-        """Update the hidden matrices, those of equal shape together."""
+        """Update the hidden matrices in batches of equal shape."""
         together: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
         for param in group["params"]:
             if param.grad is not None:
@@ -143,7 +143,7 @@ def _shape(param: Tensor) -> tuple[int, int]:
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Move all singular values of matrices <float>[n, rows, columns] close to 1, most into [0.7, 1.2]."""
+    """Bring the singular values of matrices <float>[n, rows, columns] close to 1; most end up in [0.7, 1.2]."""
     norms = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True, dtype=torch.float32)
     values = matrices / norms.clamp(min=_SMALLEST_NORM).to(matrices.dtype)
     is_tall = values.shape[1] > values.shape[2]
@@ -157,7 +157,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
 @cache
 def _dtype_on(device_type: str) -> torch.dtype:
-    """Return bfloat16, which is exact enough (Jordan et al., 2024), where it is fast."""
+    """Return the dtype of ``orthogonalize``: bfloat16 where fast, since it is exact enough (Jordan et al., 2024)."""
     return torch.bfloat16 if multiplies_bfloat16(device_type) else torch.float32
 
 

@@ -16,7 +16,7 @@ class EncoderTask(FairseqTask):
     """A task with the vocabulary of pretraining, fairseq's dictionary with ``<mask>``."""
 
     name: str  # of the task and of its criterion
-    # Paths, inside the data folder, of files from which the task is set up; they are copied for checkpoints.
+    # Files that set up the task, as paths relative to the data folder; they are copied into the save folder.
     setup_files: ClassVar[tuple[str, ...]] = VOCABULARY_FILES
 
     def __init__(self, cfg: Any, dictionary: Dictionary, longest: int) -> None:
@@ -57,7 +57,7 @@ class EncoderTask(FairseqTask):
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
         """Return the batches of an epoch, as in fairseq."""
         iterator = super().get_batch_iterator(*args, **kwargs)
-        # Each epoch has a new iterator, so workers that outlive their epoch would accumulate.
+        # Each epoch makes a new iterator, so persistent workers would accumulate.
         iterator.persistent_workers = False
         return iterator
 

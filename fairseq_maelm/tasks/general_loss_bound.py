@@ -9,8 +9,8 @@ logger = logging.getLogger(__name__)
 
 # The name of the validation set of general text.
 GENERAL = "general"
-# The loss before the first update is kept in a meter of fairseq, which checkpoints save for resumed runs but which
-# --finetune-from-model does not load.
+# The loss before the first update is stored in a fairseq meter: checkpoints save meters, and resumed runs restore them,
+# but --finetune-from-model does not.
 _METERS, _METER = "general_at_start", "loss"
 
 
@@ -25,13 +25,13 @@ def check_general_options(cfg: Any) -> None:
 
 
 def start() -> float | None:
-    """Return the loss before the first update, in bits per predicted token; None if it is not measured yet."""
+    """Return the loss before the first update, in bits per predicted token, or None if not measured yet."""
     meter = metrics.get_meter(_METERS, _METER)
     return None if meter is None else float(meter.avg)
 
 
 def measure_start(trainer: Any, bound: float) -> None:
-    """Measure the loss before the first update as fairseq's validation does, on all ranks."""
+    """Measure and store the loss before the first update, like fairseq's validation; call it on all ranks."""
     batches = trainer.get_valid_iterator(GENERAL).next_epoch_itr(shuffle=False, set_dataset_epoch=False)
     with metrics.aggregate(new_root=True) as validation:
         for batch in batches:
@@ -43,7 +43,7 @@ def measure_start(trainer: Any, bound: float) -> None:
 
 
 def excess(loss: float, bound: float) -> str | None:
-    """Return the reason to end the run after a validation loss in bits per predicted token, or None."""
+    """Return a reason to end the run if the validation loss, in bits per predicted token, exceeds its bound."""
     first = start()
     # NaN ends the run too.
     if first is None or loss <= first + bound:

@@ -142,7 +142,7 @@ class MaelmTask(EncoderTask):
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Set by build_model, which fairseq calls before it loads any data.
         self.predicts_all = False
-        # The dataset that fairseq has last asked for, since it does not say which one it has validated.
+        # The dataset last requested by fairseq, which does not tell ``post_validate`` which one it validated.
         self._read: Any = None
 
     @classmethod
@@ -183,7 +183,7 @@ class MaelmTask(EncoderTask):
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
         """Open a split: the epoch's shard for training, otherwise that of the first folder.
 
-        With general text ``general`` is its validation split, and training has a share of it.
+        With --general-data, general text is mixed into the training split, and the split ``general`` validates on it.
         """
         folders = utils.split_paths(self.cfg.data)
         if split == GENERAL and self.cfg.general_data is not None:
@@ -199,7 +199,7 @@ class MaelmTask(EncoderTask):
         logger.info("an epoch takes %s blocks of the domain and %s of the general text", *counts)
 
     def _general_files(self, split: str, combine: bool) -> list[str]:
-        """Return the files of all shards, since every epoch chooses its blocks from all of them."""
+        """Return a split's files in all shards of the general text; every epoch chooses blocks from all shards."""
         folders = utils.split_paths(self.cfg.general_data)
         check_shards([utils.split_paths(self.cfg.data)[0], *folders])
         return [path for folder in folders for path in split_files(folder, split, combine)]
@@ -210,7 +210,7 @@ class MaelmTask(EncoderTask):
         Splits whose names begin with "train" get new masks in each epoch.
 
         Raises:
-            ValueError: the files have tokens that the dictionary lacks.
+            ValueError: the files contain tokens that are not in the dictionary.
         """
         training = split.startswith("train")
         mode = str(self.cfg.sample_break_mode)
@@ -236,7 +236,7 @@ class MaelmTask(EncoderTask):
         return RatedBatches.follow(batches, self.cfg.mask_prob, self.cfg.mask_prob_end, trainer)
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Measure the general loss before the first update if it is bounded; called by fairseq on all ranks."""
+        """Measure the general loss before the first update, if it has a bound; called by fairseq on all ranks."""
         super().begin_epoch(epoch, model)
         if self.cfg.general_loss_bound is None:
             return
@@ -256,5 +256,5 @@ class MaelmTask(EncoderTask):
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """The vocabulary of predictions, which is that of the input."""
+        """The vocabulary of predictions, equal to the source dictionary."""
         return self.dictionary
