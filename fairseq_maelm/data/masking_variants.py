@@ -14,7 +14,7 @@ ENCODER_POSITIONS = ("original", "consecutive")
 
 
 class VisibleTokens(NamedTuple):
-    """What the encoder sees of a batch."""
+    """The tokens of a batch that the encoder sees."""
 
     tokens: np.ndarray  # <int64>[B, T] with masked positions replaced
     visible: np.ndarray  # <bool>[B, T] True where the encoder sees the token

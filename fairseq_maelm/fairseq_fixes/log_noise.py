@@ -1,8 +1,8 @@
-"""Suppress lines that fairseq writes at the start of a training and that are useless or wrong.
+"""Suppress useless or wrong log lines and warnings at the start of fairseq's training.
 
-Reason: fairseq treats all parameters that a model lacks as one shared parameter, and logs a line for each absent bias.
-It logs four lines whenever batches are made, and causes warnings of other libraries that users of fairseq-train cannot
-change.
+Reason: fairseq treats all absent parameters (``bias=None``) as one shared parameter, and logs a line for each of them.
+It logs four lines whenever it makes batches, and causes warnings in other libraries that users of fairseq-train cannot
+avoid.
 Test: tests/fairseq_fixes/test_log_noise.py.
 """
 
@@ -14,7 +14,7 @@ from fairseq import trainer
 
 from fairseq_maelm.fairseq_fixes.replacements import replaces
 
-# Beginnings of warnings: of Hydra about fairseq's use of it, and of torch about fairseq's loaders and autocast.
+# Patterns for the start of warnings: from Hydra about fairseq's use of Hydra, from torch about loaders and autocast.
 _WARNINGS = (
     r"\s*The version_base parameter is not specified",
     r"[\s\S]*(hydra|Hydra|'config'|strict flag)",
@@ -25,7 +25,7 @@ _WARNINGS = (
 
 @replaces(trainer, "_catalog_shared_params")
 def _find_shared(model: torch.nn.Module) -> list[list[str]]:
-    """Return the names of each parameter that has several names; biases that a module lacks do not count."""
+    """Return lists of names, one for each parameter with several names; absent biases are ignored."""
     names: dict[torch.nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
@@ -33,7 +33,7 @@ def _find_shared(model: torch.nn.Module) -> list[list[str]]:
 
 
 def leave_out_noise() -> None:
-    """Make fairseq log no details of batches and cause no known warnings."""
+    """Silence fairseq's details about batches and the known warnings."""
     logging.getLogger("fairseq.tasks.fairseq_task").setLevel(logging.WARNING)
     logging.getLogger("fairseq.utils").addFilter(lambda record: "has already been imported" not in record.getMessage())
     for text in _WARNINGS:

@@ -2,8 +2,8 @@
 
 Reason: glibc returns large freed blocks to the system and requests them again a moment later, and the system clears
 each page on its first use. A training step frees and allocates the same gigabytes again and again, which takes a tenth
-of its time or more. ``resuming`` applies this when a run on a CPU looks for a checkpoint, for all tasks (fairseq's own
-too) and optimizers. Programs that only load a model are not changed. The command ``maelm`` applies it itself.
+of its time or more. ``resuming`` applies the change when a run on a CPU looks for a checkpoint, for all tasks (also
+fairseq's own) and optimizers. Programs that only load a model are not affected. The command ``maelm`` also applies it.
 Test: tests/fairseq_fixes/test_memory.py.
 """
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 # Parameters of mallopt(3), from malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-# A user who sets one of these has chosen an allocator or its settings.
+# Environment variables that choose an allocator or configure glibc's.
 _USERS_CHOICE = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 
 
@@ -36,5 +36,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    # Large tensors are allocated on the heap, and the heap is never trimmed; mallopt returns 1 on success.
+    # Allocate large tensors on the heap, and never trim the heap; mallopt returns 1 on success.
     return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))

@@ -1,7 +1,7 @@
 """Refuse a ``--best-checkpoint-metric`` that validation does not log, before the first update.
 
-Reason: fairseq looks up the metric after the first validation, which may be hours after the start, and ends with a
-KeyError.
+Reason: fairseq looks up the metric only after the first validation, perhaps hours after the start, and then fails with
+a KeyError.
 Test: tests/robustness/rows.py.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq.logging import metrics
 
-# Every criterion logs the loss, and fairseq's trainer sizes and speed.
+# Every criterion logs the loss; fairseq's trainer logs batch sizes and speed.
 _ALWAYS, _OF_TRAINER = "loss", {"bsz", "wpb", "wps"}
 
 
@@ -17,7 +17,7 @@ def check_metric(trainer: Any) -> None:
     """Validate one batch of each validation set if the metric is not the loss; called on all ranks.
 
     Raises:
-        ValueError: names the metrics that are logged.
+        ValueError: the metric is not logged; the message lists the logged metrics.
     """
     cfg = trainer.cfg
     metric = cfg.checkpoint.best_checkpoint_metric

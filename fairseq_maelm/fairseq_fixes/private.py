@@ -15,7 +15,7 @@ DerivedMeter = MetersDict._DerivedMeter
 def remember(cfg: Any, **options: Any) -> None:
     """Set options of a task's configuration, also in the configuration that fairseq stores in checkpoints.
 
-    fairseq gives tasks a copy of their part. The checkpoint also gets the values before, as the option ``given``.
+    Setting them only in ``cfg`` is not enough, since a task gets a copy. The old values are stored as ``given``.
     """
     for name, value in options.items():
         setattr(cfg, name, value)
@@ -29,12 +29,12 @@ def remember(cfg: Any, **options: Any) -> None:
 
 
 class WatchedBatches(EpochBatchIterator):
-    """fairseq's batches of an epoch, with a hook before they are ordered."""
+    """fairseq's batch iterator, with a hook that runs before the batches of an epoch are ordered."""
 
-    first_batch = 0  # the first batch of the epoch that this process reads
+    first_batch = 0  # index of the first batch to read in the epoch; not 0 in a resumed run
 
     def begin(self, offset: int) -> None:
-        """Record the first batch to read in an epoch; called before ``ordered_batches``."""
+        """Store the index of an epoch's first batch to read; called before ``ordered_batches``."""
         self.first_batch = offset
 
     def _get_iterator_for_epoch(

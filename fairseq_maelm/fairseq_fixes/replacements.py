@@ -11,10 +11,10 @@ _TABLE: dict[tuple[Any, str], Callable[..., Any]] = {}
 
 
 def replaces(owner: Any, name: str) -> Callable[[_Function], _Function]:
-    """Enter the decorated function into the table as the replacement of ``owner.name``.
+    """Register the decorated function in the table as the replacement for ``owner.name``.
 
     Raises:
-        ValueError: the function has a replacement already, which this one would undo.
+        ValueError: ``owner.name`` already has a replacement.
     """
 
     def enter(replacement: _Function) -> _Function:
@@ -28,7 +28,7 @@ def replaces(owner: Any, name: str) -> Callable[[_Function], _Function]:
 
 
 def replace_all() -> None:
-    """Put all replacements of the table into effect; a second call has no effect."""
+    """Apply all replacements in the table; a second call has no effect."""
     for (owner, name), replacement in _TABLE.items():
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         setattr(owner, name, staticmethod(replacement) if is_static else replacement)

@@ -1,9 +1,9 @@
 """Resume a run from an intact checkpoint, in a folder that is locked for it, and not beyond its last update.
 
-Reason: fairseq-train ends with a long traceback if checkpoint_last.pt is truncated, continues from a file with changed
-bits, and if the file is missing starts at update 0 and overwrites the other checkpoints. Impossible values in a
-checkpoint's progress end in a traceback, or in a run that makes no update and succeeds. It lets two runs write into
-one folder. A run that has reached its last update makes one more update each time it is started again.
+Reason: fairseq-train fails with a long traceback if checkpoint_last.pt is truncated, and continues from a file with
+flipped bits. If the file is missing, it starts at update 0 and overwrites the other checkpoints. Impossible progress
+values in a checkpoint, such as update counts, cause a traceback, or a run that makes no update but reports success.
+fairseq-train lets two runs write into one folder. A finished run makes one more update each time it is started again.
 Test: tests/end_to_end/test_save_folder.py.
 """
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".fairseq-train.lock"
 
 _load_checkpoint = checkpoint_utils.load_checkpoint
-# Locks of folders, which this process holds until it ends.
+# Folder locks that this process holds until it ends.
 _locks: dict[str, FolderLock] = {}
 
 
@@ -75,7 +75,7 @@ def _restore_or_refuse(self: Trainer, filename: str, *args: Any, **options: Any)
 
 
 def _decided_by_first_rank(trainer: Any, decide: Callable[[], Start]) -> Start:
-    """Return the first rank's decision on every rank, or exit with its reason."""
+    """Return the first rank's decision on every rank; if ``decide`` fails there, exit with the error message."""
     start: Start | None = None
     refusal = None
     if distributed_utils.get_global_rank() == 0:
@@ -118,7 +118,7 @@ def _hold(folder: Path) -> None:
 
 
 def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
-    """Stop a run that has reached its limit, and refuse a run whose updates fairseq would repeat."""
+    """Stop a run that has reached a limit, and refuse a checkpoint without optimizer state."""
     updates = trainer.get_num_updates()
     if start.continues:
         # The history is there even if the checkpoint has no optimizer state.

@@ -1,4 +1,4 @@
-"""Choose the checkpoint from which a run starts; the caller, ``resuming``, documents the reason and the test."""
+"""Choose the checkpoint from which a run starts. For the reason and the test, see ``resuming``."""
 
 import logging
 import math
@@ -21,8 +21,7 @@ logger = logging.getLogger(__name__)
 DEFAULT = "checkpoint_last.pt"
 
 
-# Numbers of a run's progress that fairseq uses as they are: their table, their name and the largest possible value;
-# infinity stands for any number but NaN.
+# Progress values that fairseq uses unchecked: (table, name, largest absolute value); math.inf allows any float but NaN.
 _LARGEST = (
     ("updates", "num_updates", 10**12),
     ("train_iterator", "epoch", 10**6),
@@ -35,10 +34,10 @@ _LARGEST = (
 
 
 class Progress(NamedTuple):
-    """The progress of a checkpoint's run."""
+    """The progress that a checkpoint has recorded."""
 
     updates: int
-    criterion: str  # name of the class
+    criterion: str  # class name
     obstacle: str  # why a run cannot continue from the checkpoint; "" if it can
 
 
@@ -46,19 +45,19 @@ class Start(NamedTuple):
     """The start of a run: its file, and whether the run is new."""
 
     file: str  # for fairseq's ``--restore-file``
-    continues: bool  # whether the run continues that of its save folder
-    begins: bool  # whether it is a new run, with or without the weights of another
+    continues: bool  # whether this run continues the run in its save folder
+    begins: bool  # whether this is a new run, with new or pretrained weights
 
 
 def checkpoint_files(folder: Path, suffix: str) -> list[Path]:
-    """Return the files in a folder that have names of fairseq-train's checkpoints, so that it could overwrite them."""
+    """Return the files in a folder that are named like fairseq-train's checkpoints and so could be overwritten."""
     # Runs do not continue from files with other names, such as averages and crash.pt.
     name = re.compile(rf"checkpoint(?:_last|_best|\d+|_\d+_\d+|\.best_.+){re.escape(suffix)}\.pt")
     return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
 
 
 def read_progress(path: Path) -> Progress:
-    """Read the progress of a checkpoint without its weights; raise a ValueError for other files."""
+    """Read a checkpoint's progress but not its weights; raise a ValueError for files that are not checkpoints."""
     state = _read_to_continue(path)
     try:
         last = state["optimizer_history"][-1]
@@ -76,7 +75,7 @@ def read_configuration(folder: Path) -> dict[str, dict[str, Any]] | None:
     for path in sorted(checkpoint_files(folder, ""), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             return plain_sections(_read(path), path)
-        except ValueError:  # ``choose_start`` will say so
+        except ValueError:  # ``choose_start`` reports the error
             continue
     return None
 
@@ -92,7 +91,7 @@ def _read_to_continue(path: Path) -> Any:
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"cannot be continued: its progress is not a table ({reason_of(error)})") from error
     for name, value, most in values:
-        if torch.is_tensor(value) and value.dim() == 0:  # ranks have summed it
+        if torch.is_tensor(value) and value.dim() == 0:  # a sum over ranks is a tensor
             value = value.item()
         if type(value) not in ((int, float) if most == math.inf else (int,)) or not abs(value) <= most:
             raise ValueError(f"cannot be continued: it holds {shown(value)} as {name}")
@@ -100,7 +99,7 @@ def _read_to_continue(path: Path) -> Any:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Read a checkpoint without its weights; raise a ValueError whose text follows the file's name."""
+    """Read a checkpoint without its weights; the message of a ValueError omits the file name."""
     try:
         return read_state(path, mapped=True)
     except CheckpointError as error:
@@ -108,7 +107,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def is_local(path: str) -> bool:
-    """Tell whether a path is in the local file system; fairseq handles all others."""
+    """Return whether a path is in the local file system; fairseq handles remote paths."""
     return not PathManager.path_requires_pathmanager(path)
 
 
@@ -121,7 +120,7 @@ def whole_or_refused(path: Path, option: str) -> None:
 
 
 def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
-    """Choose the file from which a run starts, and log the reason if it is not the usual one.
+    """Choose the file from which a run starts, and log the reason if it is not fairseq's default.
 
     Args:
         cfg: fairseq's configuration of checkpoints.
@@ -167,7 +166,11 @@ def _unreadable(path: Path, read: Callable[[Path], Any] = read_progress) -> str 
 
 
 def _is_of_folder(cfg: Any, folder: Path, suffix: str) -> bool:
-    """Tell whether a file that the user has named is in the save folder; refuse a damaged one, or another run's."""
+    """Return whether --restore-file is in the save folder.
+
+    Raises:
+        ValueError: the file is damaged, or the save folder holds checkpoints of another run.
+    """
     if not is_local(cfg.restore_file):
         return False
     named = Path(cfg.restore_file.replace(".pt", f"{suffix}.pt"))
@@ -204,7 +207,7 @@ def _newest_whole(others: list[Path], trouble: str, suffix: str, criterion: str)
 
 
 def _sorted_out(paths: list[Path], criterion: str) -> tuple[dict[Path, Progress], dict[Path, str]]:
-    """Split checkpoint files into those that a run could resume from, if intact, and the others with reasons."""
+    """Return (progress of each file that a run could resume from, if intact; reason to skip each other file)."""
     progress: dict[Path, Progress] = {}
     skipped: dict[Path, str] = {}
     for path in paths:

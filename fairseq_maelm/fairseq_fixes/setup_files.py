@@ -1,8 +1,8 @@
 """Copy the vocabulary, labels and settings that checkpoints need into the save folder.
 
-Reason: fairseq's checkpoints have the name of a data folder, but no vocabulary. On another machine, or without the
-data, no text can be encoded for them; with data of other labels, they silently predict wrong labels. Therefore the
-files from which a task is set up are copied into the save folder, under the same names as in the data folder.
+Reason: fairseq's checkpoints store the path of a data folder, but no vocabulary. On another machine, or without the
+data, they cannot encode text; with data that has other labels, they silently predict wrong labels. Therefore the files
+from which a task is set up are copied into the save folder, under the same names as in the data folder.
 Test: tests/fairseq_fixes/test_setup_files.py, and tests/end_to_end/test_ema.py through the commands.
 """
 
@@ -19,21 +19,21 @@ from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FI
 VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE, SOURCE_FILE)
 # The files of fairseq's own task; this package's tasks declare theirs as ``setup_files``.
 _OF_SENTENCES = (MODEL_FILE, *(f"input0/{name}" for name in VOCABULARY_FILES), f"label/{DICTIONARY_FILE}")
-# Files to write together with the first checkpoint, so that a run without a checkpoint leaves nothing.
+# Files to write with the first checkpoint, so that a run without checkpoints leaves no files.
 _waiting: dict[Path, bytes] = {}
 
 
 def setup_files(task: type) -> tuple[str, ...]:
-    """Return the paths, inside the data folder, of files from which a task is set up; some of them may not exist."""
+    """Return the files that set up a task, as paths relative to the data folder; some may not exist."""
     default = _OF_SENTENCES if issubclass(task, SentencePredictionTask) else ()
     return tuple(getattr(task, "setup_files", default))
 
 
 def read_setup_files(task: Any, folder: Path) -> dict[Path, bytes]:
-    """Read the setup files that a save folder lacks: path in the save folder -> content.
+    """Return the setup files that are missing in a save folder: path in the save folder -> content.
 
     Raises:
-        ValueError: the folder has a file that differs from that in the data.
+        ValueError: a file in the save folder differs from the file in the data folder.
     """
     missing: dict[Path, bytes] = {}
     for name in setup_files(type(task)):
@@ -52,19 +52,19 @@ def read_setup_files(task: Any, folder: Path) -> dict[Path, bytes]:
 
 
 def write_with_first_checkpoint(files: dict[Path, bytes]) -> None:
-    """Write the files of ``read_setup_files`` when this process saves its first checkpoint."""
+    """Schedule files from ``read_setup_files`` to be written when this process saves its first checkpoint."""
     _waiting.clear()
     _waiting.update(files)
 
 
 def write_waiting_files() -> None:
-    """Write the files that wait for the first checkpoint; called before each checkpoint."""
+    """Write the scheduled files, if any; called before each checkpoint is saved."""
     write_setup_files(_waiting)
     _waiting.clear()
 
 
 def write_setup_files(files: dict[Path, bytes]) -> None:
-    """Write files, each of them atomically."""
+    """Write each file atomically."""
     for target, content in files.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(target, content)

@@ -1,10 +1,10 @@
 """Let a task stop its training, on all ranks at once and without saving the last state.
 
-Reason: fairseq checks its limits of updates, epochs and time before a validation, but a task learns the result only
-after it: if the task changed a limit, training would continue for one update and save. After the validation, fairseq's
-loops still ask whether there are more data, and where to save. After a stop there are no more data, in this epoch or
-another, and nothing is saved, so fairseq ends its loops as after the last epoch. The replaced functions are looked up
-on fairseq's own classes and modules by every program.
+Reason: fairseq checks its limits on updates, epochs and time before validation, but a task knows the result only after
+validation: if the task then changed a limit, training would still make one update and save. fairseq's loops call the
+replaced functions after validation. Once training is stopped, the data iterators report no more batches or epochs and saving does
+nothing, so fairseq ends its loops as after the last epoch. All programs look up these functions on fairseq's classes
+and modules, so replacing them there is enough.
 Test: tests/fairseq_fixes/test_stopping.py, and tests/end_to_end/test_adaptation.py through the command.
 """
 
@@ -61,11 +61,11 @@ def _has_next_unless_stopped(self: GroupedIterator) -> bool:
 @functools.wraps(_get_train_iterator)
 def _next_epoch_unless_stopped(self: Trainer, *args: Any, **options: Any) -> Any:
     if _Run.trainer() is not self:
-        # A new run: it has asked for its first epoch.
+        # A new run, which requests its first epoch.
         _Run.trainer, _Run.stopped = weakref.ref(self), False
     if _Run.stopped:
-        # The only attribute that fairseq-train reads after its last epoch. NaN is beyond every --max-epoch, also beyond
-        # infinity, which is the limit without that option.
+        # fairseq-train ends if not ``next_epoch_idx <= max_epoch``, which NaN ensures even for max_epoch = inf, the
+        # default. It reads no other attribute.
         return SimpleNamespace(next_epoch_idx=math.nan)
     return _get_train_iterator(self, *args, **options)
 

@@ -37,9 +37,9 @@ def other_names(sections: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any]
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise a CheckpointError if a checkpoint names a task or model of fairseq's own that this package does not use.
+    """Raise a CheckpointError if a checkpoint names one of fairseq's tasks or models that this package does not use.
 
-    Tasks and models of other plugins are allowed: they are the user's own code.
+    Tasks and models from other plugins are allowed, since users install those themselves.
     """
     for section, name in other_names(plain_sections(read_state(path), path)):
         known = [registry[name] for registry in _REGISTRIES[section] if isinstance(name, str) and name in registry]

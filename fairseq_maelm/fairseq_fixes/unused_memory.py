@@ -1,8 +1,8 @@
-"""Give the holes between blocks of the heap back to the system in long trainings on a CPU.
+"""Return free gaps in the heap to the system during long trainings on a CPU.
 
 Reason: such a process keeps the memory that it frees (see ``memory``). Batches with different numbers of tokens or
-masks leave holes that later blocks do not fit into, so that the heap grows with every update: that of a run with 4
-layers of 256 and 4,096 tokens an update from 1.2 to 5 GB in 4,200 updates, with 0.3 GB of blocks in use.
+masks leave gaps that are too small for later blocks, so the heap grows with every update. In a run with 4 layers of
+width 256 and 4,096 tokens per update, it grew from 1.2 to 5 GB in 4,200 updates, of which 0.3 GB were in use.
 Test: tests/fairseq_fixes/test_memory.py.
 """
 
@@ -15,14 +15,14 @@ from fairseq.trainer import Trainer
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.fairseq_fixes.replacements import replaces
 
-# It takes some 30 ms for a heap of 1 GB, and about as long again until its pages are back in use.
+# Trimming a heap of 1 GB takes about 30 ms, and reusing its pages costs about as much again.
 _SECONDS_BETWEEN = 30.0
 _given_back = time.monotonic()
 _set_num_updates = Trainer.set_num_updates
 
 
 def give_back_unused_memory() -> None:
-    """Give the pages of free blocks of the heap back to the system, if this process keeps freed memory."""
+    """Return the pages of free heap blocks to the system, if this process keeps freed memory."""
     if keep_freed_memory():
         ctypes.CDLL(None).malloc_trim(0)
 
