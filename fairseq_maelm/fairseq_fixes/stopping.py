@@ -2,9 +2,9 @@
 
 Reason: fairseq checks its limits on updates, epochs and time before validation, but a task knows the result only after
 validation: if the task then changed a limit, training would still make one update and save. fairseq's loops call the
-replaced functions after validation. Once training is stopped, the data iterators report no more batches or epochs and saving does
-nothing, so fairseq ends its loops as after the last epoch. All programs look up these functions on fairseq's classes
-and modules, so replacing them there is enough.
+replaced functions after validation. Once training is stopped, the data iterators report no more batches or epochs, and
+saving does nothing, so fairseq ends its loops as after the last epoch. All programs look up these functions on
+fairseq's classes and modules, so replacing them there is enough.
 Test: tests/fairseq_fixes/test_stopping.py, and tests/end_to_end/test_adaptation.py through the command.
 """
 

@@ -21,7 +21,7 @@ PARTIAL_SUFFIX = ".partial"
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# Errors of a file system without locks.
+# Errors from file systems that do not support locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
 
@@ -30,7 +30,7 @@ class CorpusError(ValueError):
 
 
 def synchronize_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power failure, as fsync does for the content of files."""
+    """Call fsync on a folder, so that renames in it survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -40,10 +40,10 @@ def synchronize_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing that is renamed to ``path`` only if the block ends without an exception.
+    """Open a temporary file for writing, and rename it to ``path`` if the ``with`` block ends without an exception.
 
-    Until then its name ends in ``.partial``, so that a killed run leaves no incomplete file with the final name. The
-    temporary name includes the process number, so that an orphaned worker cannot write into the file of the next run.
+    The temporary name ends in ``.partial``, so a killed run leaves no incomplete file under the final name. The name
+    includes the process id, so an orphaned worker cannot write to the next run's file.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
     try:
@@ -53,7 +53,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
             os.replace(partial, path)
     except BaseException as error:
-        # A full disk's error names no file, and one about the temporary name means nothing to a user.
+        # The error for a full disk names no file, and the temporary name means nothing to a user.
         if isinstance(error, OSError) and error.filename in (
             (None,) if error.errno in NO_SPACE else (partial, str(partial))
         ):
@@ -64,7 +64,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _open_locked(path: Path) -> BinaryIO:
-    """Open a file for writing and lock it, so that other processes do not remove it as a killed run's."""
+    """Open a file for writing and lock it, so that other processes do not delete it as a killed run's leftover."""
     while True:
         stream = open(path, "wb")  # noqa: SIM115
         _lock(stream)
@@ -84,7 +84,7 @@ def _lock(stream: BinaryIO) -> bool:
 
 
 def remove_partial_files(folder: Path, name: str = "", deep: bool = True) -> None:
-    """Remove unfinished files of killed runs whose names begin with ``name``; with ``deep`` also in subfolders."""
+    """Remove killed runs' unfinished files with names that begin with ``name``; if ``deep``, also in subfolders."""
     pattern = f"{name}*{PARTIAL_SUFFIX}"
     for path in folder.rglob(pattern) if deep else folder.glob(pattern):
         # A file that is being written is locked.
@@ -105,7 +105,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def parse_json(content: bytes | str, place: object) -> Any:
-    """Parse JSON; invalid JSON is a CorpusError that names ``place``."""
+    """Parse JSON; raise a CorpusError that names ``place`` if it is invalid."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -115,14 +115,14 @@ def parse_json(content: bytes | str, place: object) -> Any:
 
 
 def refuse_special_files(paths: Iterable[Path]) -> None:
-    """Raise a CorpusError if a path is a device, a socket or a FIFO, whose content may never end."""
+    """Raise a CorpusError if a path is a device, a socket or a FIFO: reading those may never end."""
     for path in paths:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise CorpusError(f"{path} is not a regular file: replace it with one")
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a file; raise a CorpusError if it is not a regular one."""
+    """Read a file; raise a CorpusError if it is not a regular file."""
     refuse_special_files([path])
     return path.read_bytes()
 
@@ -172,9 +172,9 @@ def sha256_of(path: Path) -> str:
 class FolderLock:
     """An exclusive lock on a folder, which the operating system releases even if its holder is killed.
 
-    Forked processes do not inherit the lock. (The library filelock uses flock, which workers inherit, so those of a
-    killed run would block the next one.) The lock's file names its holder; it remains only if the holder is killed.
-    Program and folder are for the error message of a second process.
+    Forked processes do not inherit the lock. (The library filelock uses flock, which workers inherit, so the workers of
+    a killed run would block the next run.) The lock file names the holder, and remains only if the holder is killed.
+    The arguments for program and folder appear in the error message of a second process.
     """
 
     # fcntl lets a process take its own lock twice, and releases it when any descriptor of the file is closed.
@@ -185,7 +185,7 @@ class FolderLock:
         self._descriptor = -1
 
     def __enter__(self) -> "FolderLock":
-        """Take the lock; raise a CorpusError that names its holder if it is taken."""
+        """Take the lock; if another process holds it, raise a CorpusError that names the holder."""
         key = os.path.realpath(self._path)
         if key in self._held:
             raise self._refusal(f"it is this process, {os.getpid()}")
@@ -199,7 +199,7 @@ class FolderLock:
         return self
 
     def _take(self) -> bool:
-        """Lock the file; return False if its last holder has just deleted it."""
+        """Lock the file; return False if its previous holder has just deleted it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -231,7 +231,7 @@ class FolderLock:
         )
 
     def __exit__(self, *exception: object) -> None:
-        # Delete the file before the lock is released, when it cannot be another holder's.
+        # Delete the file before releasing the lock, while no other process can hold it.
         self._path.unlink(missing_ok=True)
         self._held.discard(os.path.realpath(self._path))
         os.close(self._descriptor)

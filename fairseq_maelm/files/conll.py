@@ -1,7 +1,7 @@
-"""Files of labeled words in CoNLL-U or in CoNLL's columns: readers, and replacement of the labels.
+"""Files of labeled words in CoNLL-U or CoNLL columns: readers, and replacement of the labels.
 
-A file is stored as its lines, and a sentence has the line number of each word. Therefore labels can be replaced without
-changing comments, blank lines, multi-word ranges, empty nodes and other columns.
+A ``LabeledFile`` keeps all lines, and each sentence stores the line numbers of its words. Therefore labels can be
+replaced without changing comments, blank lines, multi-word ranges, empty nodes and other columns.
 """
 
 import argparse
@@ -24,11 +24,11 @@ _CONLLU_ID = re.compile(r"(\d+)([-.]\d+)?\Z")
 
 @dataclass(frozen=True)
 class Layout:
-    """The format of a file, and its columns of words and labels."""
+    """A file's format, word column and label column."""
 
     form: str  # "conllu" or "conll"
-    column: str  # of the label: in CoNLL-U one of ``CONLLU_COLUMNS``, otherwise a number from 0, negative from the end
-    word_column: int = 0  # of the word, for "conll"
+    column: str  # label column: in CoNLL-U one of ``CONLLU_COLUMNS``, otherwise an index, negative from the end
+    word_column: int = 0  # index of the word column, for "conll"
     comment_prefix: str = ""  # start of comment lines, for "conll"; empty if there are none
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def label_index(self) -> int:
-        """The label column's index."""
+        """The index of the label column."""
         return CONLLU_COLUMNS.index(self.column) if self.form == "conllu" else int(self.column)
 
 
@@ -88,13 +88,13 @@ class LabeledFile(NamedTuple):
 
     path: Path
     layout: Layout
-    lines: list[str]  # without their ends
+    lines: list[str]  # without line ends
     sentences: list[Sentence]
-    newline: str  # the end of the lines
+    newline: str  # line end, for writing
 
 
 def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
-    """Read a file; unless ``labeled``, labels may be missing and are then empty."""
+    """Read a file; if not ``labeled``, labels may be missing, and missing labels are empty."""
     lines = [line for _, line in numbered_lines(path)]
     sentences = list(_sentences(path, lines, layout, labeled))
     if not sentences:
@@ -117,7 +117,7 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) 
             cells = word_cells(line, layout)
             if cells is None:
                 continue
-            # A line with another number of columns was split at the wrong places.
+            # A different number of columns means that the line was split wrongly.
             if columns and len(cells) != columns:
                 raise ValueError(f"has {columns_in(cells)}, but the lines before it have {columns}")
             columns = len(cells)
@@ -127,9 +127,9 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) 
 
 
 def word_cells(line: str, layout: Layout) -> list[str] | None:
-    """Split the line of a word into cells; return None for a comment, a multi-word range or an empty node.
+    """Split a word's line into cells; return None for a comment, a multi-word range or an empty node.
 
-    The subject of the error messages is the line, which the caller adds.
+    Error messages start with a verb ("has ..."); the caller puts the file name and line number in front.
     """
     if layout.form == "conll":
         if layout.comment_prefix and line.startswith(layout.comment_prefix):
@@ -168,8 +168,7 @@ def _word_and_label(cells: list[str], layout: Layout, labeled: bool) -> tuple[st
 def relabeled(file: LabeledFile, labels: Sequence[Sequence[str]], add: bool) -> list[str]:
     """Return the lines of a file with new labels.
 
-    With ``add`` the old labels are kept, and the new ones are added as a last column, or in CoNLL-U as ``Predicted=``
-    in MISC.
+    If ``add``, keep the old labels and append the new ones as a last column, or in CoNLL-U as ``Predicted=`` in MISC.
     """
     lines = list(file.lines)
     for sentence, own in zip(file.sentences, labels, strict=True):

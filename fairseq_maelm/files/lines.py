@@ -23,7 +23,7 @@ def decompressed(path: Path, stream: BinaryIO) -> BinaryIO:
 
 @contextmanager
 def damage_told(path: Path) -> Iterator[None]:
-    """Turn exceptions of decompression into a CorpusError that names the file."""
+    """Convert decompression errors to a CorpusError that names the file."""
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
@@ -31,10 +31,15 @@ def damage_told(path: Path) -> Iterator[None]:
 
 
 def decode(path: Path, first_line: int, data: bytes) -> str:
-    """Decode whole lines, the first of which has the number ``first_line``, and remove a byte order mark from line 1.
+    """Decode whole lines, and remove a byte order mark from line 1 of the file.
+
+    Args:
+        path: the file, for error messages.
+        first_line: line number of the first line in ``data``.
+        data: the encoded lines.
 
     Raises:
-        CorpusError: they are not UTF-8; the message names line and byte.
+        CorpusError: the lines are not UTF-8; the message names line and byte.
     """
     try:
         text = data.decode("utf-8")
@@ -52,8 +57,8 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
     """Yield line numbers, from 1, and lines without their line ends.
 
     Only a line feed, with or without a carriage return before it, ends a line; Python's text files would also break at
-    other characters. Files whose names end in .gz or .xz are decompressed. Without ``blank``, lines of white space are
-    left out.
+    other characters. Files whose names end in .gz or .xz are decompressed. If not ``blank``, skip lines that contain
+    only white space.
 
     Raises:
         CorpusError: a line is not UTF-8 or has a NUL, or the compressed file is damaged.
@@ -71,7 +76,7 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
 
 
 def parse_record(line: str, place: str) -> dict[str, Any]:
-    """Parse a line that is a JSON object; anything else is a CorpusError that names file and line."""
+    """Parse a line as a JSON object; for other content, raise a CorpusError that names file and line."""
     record = parse_json(line, f"{place}: the record")
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: not a JSON record, but {type(record).__name__}")
@@ -79,10 +84,10 @@ def parse_record(line: str, place: str) -> dict[str, Any]:
 
 
 def columns_in(row: Sequence[Any]) -> str:
-    """Return the number of columns in a row for a message: "1 column", "2 columns"."""
+    """Return a row's number of columns as words for a message: "1 column", "2 columns"."""
     return f"{len(row)} column{'s' * (len(row) != 1)}"
 
 
 def text_field(record: Mapping[str, Any], name: str, place: str) -> str:
-    """Return a record's field as text; any other value is a CorpusError that names file and line."""
+    """Return a text field of a record; for other values, raise a CorpusError that names file and line."""
     return checked_text(record[name], f"{place}: the field {name!r}")

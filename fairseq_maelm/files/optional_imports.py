@@ -15,18 +15,18 @@ def import_transformers() -> Any:
     Raises:
         ValueError: transformers is missing.
     """
-    # fairseq requires torchaudio, pip may install a build for another torch, and transformers imports it if it can.
+    # fairseq requires torchaudio, pip may install one built for another torch, and transformers imports it if it can.
     # Text does not need it: with None in sys.modules, Python treats it as not installed.
     try:
         importlib.import_module("torchaudio")
-    except Exception:  # missing: ImportError; for another torch: OSError or RuntimeError
+    except Exception:  # ImportError if missing; OSError or RuntimeError if built for another torch
         sys.modules["torchaudio"] = None  # type: ignore[assignment]
     try:
         import transformers
     except ImportError as error:
         raise ValueError("Hugging Face models need transformers: pip install 'fairseq_maelm[hf]'") from error
     if sys.modules["torchaudio"] is None:
-        # If transformers was imported before, it remembers torchaudio: version 5 in a cache, version 4 in a variable.
+        # A transformers that is already imported remembers torchaudio: version 5 in a cache, version 4 in a variable.
         noted = transformers.utils.is_torchaudio_available
         if hasattr(noted, "cache_clear"):
             noted.cache_clear()

@@ -1,7 +1,7 @@
-"""Output folders that are either complete or absent, with a manifest of the settings and files they were made from.
+"""Output folders that are either complete or absent, with a manifest of the settings and input files.
 
-A folder is made under the hidden name ``.NAME.unfinished`` and renamed at the end. It is locked during that time, so an
-unfinished folder without a lock is that of a killed run.
+A folder is filled under the hidden name ``.NAME.unfinished`` and renamed at the end. It is locked in the meantime, so
+an unfinished folder without a lock was left by a killed run.
 """
 
 import contextlib
@@ -42,15 +42,15 @@ COMMANDS = {
 }
 
 _RESULT, _FULL_BYTES = "result", 2**20
-# Bytes of the largest file whose content is checked when nothing is left to do; --verify checks all.
+# If a folder is complete already, the contents of files up to this many bytes are checked; --verify checks all files.
 _QUICKLY_READ = 2**22
 _BEGUN_FILE = "begun.json"
 
 
 def fingerprints(paths: Iterable[Path], with_checksums: bool = True) -> list[dict[str, Any]]:
-    """Describe files so that a later run can see whether they have changed.
+    """Describe files so that a later run can detect changes.
 
-    Without checksums, for which the files are read, any change of size or time counts.
+    Checksums require reading the files; without checksums, any difference in size or modification time is a change.
     """
     states = [(path, path.stat()) for path in paths]
     return [
@@ -81,17 +81,17 @@ def prepare_folder(
         target: a folder that does not exist, is empty, or was written by this function with the same origin.
         kind: one of ``COMMANDS``.
         origin: returned by ``made_from``.
-        write: fills the given folder and returns facts for the manifest, which may replace "files" by more detailed
-            ones.
-        resumes: whether a failed or killed run keeps its work, in the parent of ``write``'s folder, for the next run.
+        write: a function that fills the given folder and returns additional manifest entries (the facts); these may
+            include a more detailed "files".
+        resumes: whether a failed or killed run keeps partial work for the next, in the parent of ``write``'s folder.
         copies: folders inside the result that get a copy of the manifest.
 
     Returns:
         the manifest: "format", "kind", "settings", "files", the facts, and bytes and SHA-256 of all "outputs".
 
     Raises:
-        CorpusError: another process is writing the folder, or it has another origin.
-        FileExistsError: something else has its name.
+        CorpusError: another process is writing the folder, or the folder has another origin.
+        FileExistsError: ``target`` exists but is not a prepared folder.
     """
     manifest = _finished(target, kind, origin)
     if manifest is None or _hidden(target, "unfinished").exists():
@@ -151,7 +151,7 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the manifest of a finished folder, or None if there is no folder yet; raise an error for all others."""
+    """Return the manifest of a finished folder, or None if it does not exist yet; raise an error for other folders."""
     if _is_free(target):
         return None
     if not (target / MANIFEST_FILE).is_file():
@@ -163,7 +163,7 @@ def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> dict[str, A
 
 
 def _check_outputs(folder: Path, manifest: Mapping[str, Any], most: float = _QUICKLY_READ) -> None:
-    """Compare file sizes with the manifest, and the contents of files up to ``most`` bytes."""
+    """Compare file sizes with the manifest, and also checksums for files of up to ``most`` bytes."""
     for name, facts in manifest["outputs"].items():
         path, size = folder / name, facts["bytes"]
         same = path.exists() and path.stat().st_size == size
@@ -186,7 +186,7 @@ def _refuse_difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[st
 
 
 def explain_difference(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Describe the first difference between two origins as in ``made_from``; return None if there is none."""
+    """Describe the first difference between two origins from ``made_from``, or return None if they are equal."""
     before, after = earlier["settings"], now["settings"]
     for name in {**before, **after}:
         if before.get(name) != after.get(name):
@@ -213,13 +213,13 @@ def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequenc
 
 @contextlib.contextmanager
 def whole_folder(target: Path, command: str, replace: bool | None = None) -> Iterator[Path]:
-    """Open a folder for writing that is renamed to ``target`` only if the block ends without an exception.
+    """Open a temporary folder, and rename it to ``target`` if the ``with`` block ends without an exception.
 
     Args:
         target: a folder that does not exist or is empty.
         command: the command that writes it, for the error message of a second process.
-        replace: whether to rename an existing folder to ``target``.old-1, or the next free number, when the new one is
-            complete. None if the command has no such option.
+        replace: whether to rename an existing folder to ``target``.old-1, or the next free number, when the new folder
+            is complete. None if the command has no option --replace.
 
     Raises:
         FileExistsError: ``target`` exists and may not be replaced.
@@ -235,7 +235,7 @@ def whole_folder(target: Path, command: str, replace: bool | None = None) -> Ite
 
 @contextlib.contextmanager
 def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
-    """Lock the target, and open its hidden folder until the end of the block."""
+    """Lock the target, and provide its hidden folder inside the ``with`` block."""
     if os.path.ismount(target):
         raise CorpusError(f"{target} is a mount point, which cannot be replaced: name a folder inside it")
     folder = _hidden(target, "unfinished")
@@ -249,7 +249,7 @@ def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
             is_full = shutil.disk_usage(folder).free < _FULL_BYTES
             if not resumes:
                 shutil.rmtree(folder, ignore_errors=True)
-            # Libraries turn the error of a full disk into others.
+            # Libraries convert the error for a full disk to other errors.
             if is_full and not isinstance(error, (OSError, KeyboardInterrupt)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
             raise
@@ -257,7 +257,7 @@ def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
 
 
 def _hidden(target: Path, suffix: str) -> Path:
-    """Return a hidden path next to a folder, or next to the target of a link."""
+    """Return a hidden path next to a folder; for a symbolic link, next to the folder that it points to."""
     place = Path(os.path.realpath(target))
     return place.with_name(f".{place.name}.{suffix}")
 

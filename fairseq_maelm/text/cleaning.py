@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from fairseq_maelm.files.atomic import CorpusError
 
-# C0 and C1 controls that str.split does not treat as white space, and the byte order mark.
+# C0 and C1 control characters that str.split does not treat as white space, and the byte order mark.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
 
-# Characters that sentencepiece's normalization removes: zero-width and direction marks, the replacement character and
-# its word marker. A paragraph of these alone would become an empty sequence, which fairseq reads as a blank line.
+# Characters that sentencepiece's normalization removes: zero-width and direction marks, the replacement character, and
+# sentencepiece's word marker. A paragraph of only these would become an empty sequence, which fairseq reads as a blank
+# line.
 _LEAVES_NO_TOKEN = " \u061c\u200b\u200c\u200e\u200f\u2581\ufffd"
 
 
@@ -18,7 +19,8 @@ def clean_text(text: str) -> str:
     """Return the normal form of one paragraph: Unicode NFC, with single spaces between words and none at the ends.
 
     Control characters (C0, C1 with U+0085, the byte order mark) and Unicode white space of all kinds become spaces.
-    A text that sentencepiece's normalization would empty becomes empty. Cleaning a clean text does not change it.
+    A text that contains only characters removed by sentencepiece's normalization becomes empty. Cleaning twice equals
+    cleaning once.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
@@ -27,7 +29,7 @@ def clean_text(text: str) -> str:
 
 
 def checked_text(text: object, what: str = "the text") -> str:
-    """Return a string as it is; raise CorpusError, which begins with ``what``, for anything else."""
+    """Return a string unchanged; for anything else, raise a CorpusError whose message begins with ``what``."""
     if not isinstance(text, str):
         raise CorpusError(f"{what} is {_shown(text)}, not a string")
     try:
@@ -38,14 +40,14 @@ def checked_text(text: object, what: str = "the text") -> str:
 
 
 def checked_texts(texts: object, what: str = "texts") -> list[str]:
-    """Return an iterable of strings as a list; raise CorpusError for anything else, and for a single string."""
+    """Return an iterable of strings as a list; raise a CorpusError for anything else, including a single string."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise CorpusError(f"{what} must be a list of strings, not {_shown(texts)}")
     return [checked_text(text, f"number {place} of the {what}") for place, text in enumerate(texts, 1)]
 
 
 def checked_examples(texts: object) -> list[tuple[str, ...]]:
-    """Return examples, each a string or several strings, as tuples; raise CorpusError for anything else."""
+    """Return examples (each a string or several strings) as a list of tuples; raise a CorpusError for anything else."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise CorpusError(f"texts must be a list of strings or of tuples of strings, not {_shown(texts)}")
     return [

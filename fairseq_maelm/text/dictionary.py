@@ -1,4 +1,4 @@
-"""Loading and checking of a data folder's dictionary, and the classes and frequencies of its symbols."""
+"""Loading and checking of a data folder's dictionary; classes and frequencies of its symbols."""
 
 import os
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ def load_dictionary(folder: str) -> Dictionary:
 
 
 def class_names(dictionary: Dictionary) -> list[str]:
-    """Return the labels in a dictionary of labels, in the order of their class numbers."""
+    """Return the labels in a label dictionary, ordered by class index."""
     # <mask> and the filler words of fairseq-preprocess are not labels.
     labels = dictionary.symbols[dictionary.nspecial :]
     return [label for label in labels if label != MASK and not label.startswith("madeupword")]
 
 
 def check_shards(folders: Sequence[str]) -> None:
-    """Check all shards of a corpus at the start, since a shard is opened only in its epoch, perhaps days later."""
+    """Check all shards of a corpus before training, since each is opened only in its epoch, perhaps days later."""
     for folder in folders:
         if not os.path.isdir(folder):
             raise FileNotFoundError(f"there is no folder {folder} (the data argument is {os.pathsep.join(folders)})")
@@ -95,12 +95,12 @@ def special_tokens(dictionary: Dictionary) -> np.ndarray:
 
 
 def real_tokens(dictionary: Dictionary) -> np.ndarray:
-    """Return the symbols of ordinary text, <int64>[R]: neither fairseq's special symbols nor <mask>."""
+    """Return the token ids <int64>[R] of ordinary text: all but fairseq's special symbols and <mask>."""
     return np.flatnonzero(~special_tokens(dictionary))
 
 
 def word_starts(dictionary: Dictionary) -> np.ndarray:
-    """Return <bool>[V], True for pieces that begin a word and for special symbols, each a word by itself."""
+    """Return <bool>[V], True for pieces that begin a word, and for special symbols, which count as words."""
     starts = np.array([symbol.startswith(WORD_START) for symbol in dictionary.symbols])
     if not starts.any():
         raise ValueError(
@@ -111,9 +111,9 @@ def word_starts(dictionary: Dictionary) -> np.ndarray:
 
 
 def log_frequencies(text: np.ndarray, blocks: int, dictionary: Dictionary) -> np.ndarray:
-    """Return the log frequency <float32>[V] of each symbol in a text <int>[tokens], with add-one smoothing.
+    """Return each symbol's log relative frequency <float32>[V] in a text <int>[tokens], with add-one smoothing.
 
-    The text itself has no ``<s>``; one is counted for each of the ``blocks`` that it is cut into.
+    The text contains no ``<s>``, so one ``<s>`` per block is added to the counts.
     """
     counted = text[:_COUNTED_TOKENS]
     counts = np.bincount(counted, minlength=len(dictionary)) + 1.0

@@ -20,12 +20,12 @@ from fairseq_maelm.text.vocabulary import (
     load_sentencepiece,
 )
 
-# The file of the library tokenizers, with the numbers of the dict.txt in the same folder.
+# A file of the library tokenizers whose token ids are those of the dict.txt in the same folder.
 TOKENIZER_FILE = "tokenizer.json"
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
-    """Return a vocabulary's files: dictionary, sentencepiece model or tokenizer, and what an import kept."""
+    """Return a vocabulary's files: dictionary, sentencepiece model or tokenizer, and source files kept by an import."""
     encoders = [folder / name for name in (MODEL_FILE, TOKENIZER_FILE) if (folder / name).is_file()]
     if not (folder / DICTIONARY_FILE).is_file() or not encoders:
         raise CorpusError(
@@ -37,7 +37,7 @@ def vocabulary_files(folder: Path) -> list[Path]:
 
 
 def open_encoder(folder: Path) -> TextEncoder:
-    """Open a folder's text encoder, which yields ids from its dictionary."""
+    """Open the text encoder of a folder; it returns token ids of the folder's dictionary."""
     dictionary, file, *kept = vocabulary_files(folder)
     lines = dictionary.read_text(encoding="utf-8").split("\n")
     symbols = [line.rsplit(" ", 1)[0] for line in lines if line]
@@ -51,9 +51,9 @@ def open_encoder(folder: Path) -> TextEncoder:
 
 
 class TokenizerEncoder(TextEncoder):
-    """An encoder around a tokenizer.json that shares its ids with a dict.txt of ``symbols`` symbols.
+    """A text encoder that wraps a tokenizer.json with the same token ids as a dict.txt of ``symbols`` symbols.
 
-    Its ``tokenizer`` reads special symbols in text as ordinary text.
+    The attribute ``tokenizer`` treats special symbols in text as ordinary text.
     """
 
     def __init__(self, path: Path, symbols: int) -> None:
@@ -69,7 +69,7 @@ class TokenizerEncoder(TextEncoder):
                 f"{path} and {DICTIONARY_FILE} do not belong together: the tokenizer's last token must be {mask}, "
                 f"<mask>, but it is {largest}. Take both files from one `maelm import`"
             )
-        # Byte-pair encodings differ between the start of a text and the position after a space.
+        # A byte-pair encoding may encode a word differently at the start of a text and after a space.
         self.word_prefix = " "
         self.number_of = np.arange(mask + 1, dtype=self.dtype)
         # <mask> is never a token of ordinary text.

@@ -1,7 +1,7 @@
 """The characters of the original text that each token represents.
 
-Vocabularies normalize a text (case, compatibility forms, white space) before they split it into tokens, which changes
-its length. An answer that is predicted in tokens must be found in the original text again.
+Tokenizers normalize a text (case, compatibility forms, white space) before splitting it into tokens, and normalization
+changes the length. Predicted answers are token ranges and must be mapped back to the original text.
 """
 
 import re
@@ -15,7 +15,7 @@ from sentencepiece import SentencePieceProcessor
 
 WORD_START = "\u2581"
 
-# Halves of surrogate pairs cannot be encoded. Replacing each by one character keeps all offsets.
+# Lone surrogates cannot be encoded as UTF-8. Replacing each by one character preserves all offsets.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Spans = tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -24,15 +24,15 @@ Spans = tuple[NDArray[np.int32], NDArray[np.int32]]
 class AlignedTokens(NamedTuple):
     """The T tokens of a text and their substrings, ``text[begin:end]``.
 
-    ``begin`` and ``end`` never decrease from one token to the next, so that a run of tokens is a substring too. A token
-    without characters, such as the mark of a word's start in front of an unknown character, has ``begin >= end``: the
-    ``begin`` of the next token and the ``end`` of the previous one. Several tokens can share one character (a half
-    sign becomes "1", a slash and "2").
+    ``begin`` and ``end`` never decrease from one token to the next, so a range of tokens is also a substring. A token
+    without characters, such as a word-start marker before an unknown character, has the next token's ``begin`` and the
+    previous token's ``end``, so ``begin >= end``. Several tokens can share one character (the sign for one half becomes
+    "1", a slash and "2").
     """
 
-    tokens: NDArray[np.int64]  # [T] symbols of fairseq's dictionary
-    begin: NDArray[np.int32]  # [T] first character, white space excluded
-    end: NDArray[np.int32]  # [T] one past the last character
+    tokens: NDArray[np.int64]  # [T] token ids of fairseq's dictionary
+    begin: NDArray[np.int32]  # [T] index of the first character, white space excluded
+    end: NDArray[np.int32]  # [T] index after the last character
 
 
 def encodable(text: str) -> str:
@@ -41,14 +41,14 @@ def encodable(text: str) -> str:
 
 
 def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
-    """Return where each piece begins and ends in the text, <int32>[T] each.
+    """Return the begin and end of each piece in the text, <int32>[T] each.
 
-    They are computed from the normalizer's origin of each normalized character, of which pieces are runs.
-    sentencepiece's own spans include white space and removed characters in front of a word, give a character that
-    becomes several to the last piece alone, and have an interface that changes between releases.
+    Pieces are substrings of the normalized text, and the normalizer reports the source position of each normalized
+    character. sentencepiece's own spans are not used: they include white space and removed characters before a word,
+    assign a character that becomes several to the last piece only, and their API changes between releases.
 
     Raises:
-        ValueError: pieces are not runs of the normalized text, as with byte fallback.
+        ValueError: pieces are not substrings of the normalized text, as with byte fallback.
     """
     pieces: list[str] = processor.encode(text, out_type=str)
     normalized, sources = processor.normalize(text, with_offsets=True)
@@ -59,7 +59,7 @@ def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
         )
     if not pieces:
         return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32)
-    # Characters that one character became share their origin, which ends where the next origin begins.
+    # Normalized characters from the same source character share an origin, which ends where the next origin begins.
     origins = np.array(sources, dtype=np.int64)
     starts = origins[:-1]
     ends = np.append(origins, len(text))[np.searchsorted(origins, starts, side="right")]
@@ -70,9 +70,9 @@ def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
 
 
 def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
-    """Return where each token (library tokenizers) begins and ends, <int32>[T] each, without white space.
+    """Convert offsets of the library tokenizers to the begin and end of each token, <int32>[T], without white space.
 
-    Where several characters became one, such as a letter and its accent, the library's offsets cover the first alone:
+    If several characters became one, such as a letter and its accent, the library's offsets cover only the first:
     following characters that belong to no token are added to the token.
     """
     covered = {place for begin, end in offsets for place in range(begin, end)}
@@ -90,7 +90,7 @@ def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
 
 
 def _settled(begin: NDArray[np.int64], end: NDArray[np.int64], length: int) -> Spans:
-    """Sort and clip spans so that they ascend, as ``AlignedTokens`` requires."""
+    """Adjust spans so that begins and ends never decrease, as ``AlignedTokens`` requires."""
     own = begin < end
     begin = np.minimum.accumulate(np.where(own, begin, length)[::-1])[::-1]
     return begin.astype(np.int32), np.maximum.accumulate(np.where(own, end, 0)).astype(np.int32)

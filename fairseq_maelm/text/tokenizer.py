@@ -13,15 +13,15 @@ from fairseq_maelm.text.tokenizer_file import encode_text
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, FairseqEncoder, load_sentencepiece
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 
-# The normalizer's fields add_dummy_prefix and remove_extra_whitespaces, both off, as a protocol buffer. Bytes that are
-# appended to a serialized message override its fields, so this needs no protocol buffer library.
+# A serialized protocol buffer that sets the normalizer's add_dummy_prefix and remove_extra_whitespaces to false.
+# Appending it to a serialized model overrides these fields, without a protocol buffer library.
 _CONTINUE_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
 
 class Tokenizer:
-    """A sentencepiece model with the fairseq dictionary that was made from it, with ``<mask>``.
+    """A sentencepiece model and its fairseq dictionary with ``<mask>``.
 
-    ``encoder`` encodes texts without masks; ``mask_text`` is the spelling of a mask.
+    ``encoder`` encodes texts without masks; ``mask_text`` is the string that stands for a mask.
     """
 
     mask_text = MASK
@@ -39,9 +39,9 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Encode text without special symbols around it.
 
-        ``<mask>`` in the text becomes the mask symbol, together with the white space before it. The text after a mask
-        is encoded as the middle of a sentence: "<mask>." gives the piece "." that continues a word. Spellings of other
-        special symbols are ordinary text.
+        ``<mask>`` in the text, with any white space before it, becomes the mask symbol. Text directly after a mask does
+        not start a word: in "<mask>.", the piece "." continues a word. Other special symbols, such as "</s>", are
+        ordinary text.
         """
         first, *others = re.sub(r"\s+", " ", text).split(MASK)
         tokens = self._tokens(self._start.encode(first.rstrip(" ")))
@@ -51,9 +51,9 @@ class Tokenizer:
         return tokens
 
     def encode_part(self, text: str, starts_word: bool) -> list[int]:
-        """Encode a part of a text by itself, without white space at its ends; ``<mask>`` in it is ordinary text.
+        """Encode a part of a text separately, without leading or trailing white space; ``<mask>`` is ordinary text.
 
-        ``starts_word`` is true if a space or the start of the text is in front of it.
+        ``starts_word`` is true if the part follows a space or starts the text.
         """
         processor = self._start if starts_word else self._middle
         return self._tokens(processor.encode(" ".join(text.split())))
@@ -77,7 +77,7 @@ class Tokenizer:
 
 
 class ImportedTokenizer:
-    """A tokenizer.json that shares its ids with a fairseq dictionary; same interface as ``Tokenizer``."""
+    """A tokenizer.json with the same token ids as a fairseq dictionary; same interface as ``Tokenizer``."""
 
     def __init__(self, path: str, dictionary: Dictionary) -> None:
         mask = dictionary.index(MASK)
@@ -88,10 +88,10 @@ class ImportedTokenizer:
         self._left_out = set(range(dictionary.nspecial)) - {dictionary.unk()}
 
     def encode(self, text: str) -> list[int]:
-        """Encode text as the library tokenizers does, without special symbols around it.
+        """Encode text with the library tokenizers, without special symbols around it.
 
-        In a text with ``<mask>``, spellings of other special symbols become these symbols too; in texts without masks
-        they are ordinary text.
+        In a text with ``<mask>``, other special symbols such as "</s>" are recognized too; in texts without masks they
+        are ordinary text.
         """
         self._tokenizer.encode_special_tokens = MASK not in text
         tokens = encode_text(self._tokenizer, text.replace(MASK, self.mask_text)).ids
@@ -110,12 +110,12 @@ TextTokenizer = Tokenizer | ImportedTokenizer
 
 
 def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
-    """Open a sentencepiece model or a tokenizer.json, by the file's suffix."""
+    """Open a sentencepiece model or a tokenizer.json, depending on the file's suffix."""
     return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
 
 
 def find_imported_tokenizer(places: Sequence[str]) -> str | None:
-    """Return the tokenizer.json of the first folder that has it and dict.txt but no sentencepiece model, or None."""
+    """Return tokenizer.json in the first folder that has also dict.txt but no sentencepiece model, or None."""
     for place in map(Path, places):
         found = [(place / name).exists() for name in (TOKENIZER_FILE, DICTIONARY_FILE, MODEL_FILE)]
         if found == [True, True, False]:

@@ -1,7 +1,7 @@
 """Open a tokenizer.json, which may be untrusted, and encode text with it.
 
-The library tokenizers runs whatever the file says: replacements that multiply text, and regular expressions whose
-search takes exponential time.
+The library tokenizers executes everything in the file, even replacements that multiply text and regular expressions
+that take exponential time.
 """
 
 import base64
@@ -13,11 +13,11 @@ from typing import Any
 
 from fairseq_maelm.files.atomic import CorpusError, parse_json, read_regular
 
-# The most by which all steps together may lengthen a text. nmt_nfkc writes up to 18 characters for one.
+# The largest factor by which all steps together may lengthen a text. nmt_nfkc turns one character into up to 18.
 _LONGEST = 512
-# A repeated group, such as (a+)+. The published tokenizers of our families repeat characters and classes only.
+# A repeated group, such as (a+)+. Published tokenizers of the supported families repeat only characters and classes.
 _REPEATED_GROUP = re.compile(r"(?<!\\)\)[*+{]")
-# Steps that change the length of text; their lists are under these names.
+# Keys of the file whose steps can change the length of text.
 _STEPS = ("normalizer", "pre_tokenizer", "decoder")
 
 
@@ -25,7 +25,8 @@ def open_tokenizer_file(path: Path) -> Any:
     """Open a file as a ``tokenizers.Tokenizer``.
 
     Raises:
-        CorpusError: it is not such a file, could multiply text or search without end, or needs tokenizers.
+        CorpusError: the file is not a tokenizer, could multiply text or search endlessly, or the package tokenizers is
+            missing.
     """
     try:
         from tokenizers import Tokenizer
@@ -55,7 +56,7 @@ def encode_text(tokenizer: Any, text: str) -> Any:
 
 
 def _steps(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the steps in a part of the file in their order."""
+    """Yield the steps in a section of the file, in order."""
     if isinstance(value, dict):
         yield value
         for inner in value.values():
@@ -92,9 +93,9 @@ def _growth(step: dict[str, Any]) -> float:
 
 
 def _longest_of_charsmap(encoded: str) -> float:
-    """Return the characters of the longest replacement in sentencepiece's rules.
+    """Return the length in characters of the longest replacement in sentencepiece's encoded rules.
 
-    They are the size of a table in 4 bytes, the table, and the replacements with a NUL after each.
+    Format of the rules: size of a table (4 bytes), the table, and the replacements, each followed by a NUL.
     """
     content = base64.b64decode(encoded)
     replacements = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")

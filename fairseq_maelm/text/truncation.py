@@ -1,4 +1,4 @@
-"""Truncation of examples to the model's length, which keeps their end symbols."""
+"""Truncation of examples to the model's length; end symbols are kept."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ def special_tokens(sentences: int) -> int:
 
 
 def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
-    """Return the lengths of one or two sentences after truncation to ``room`` tokens, without special tokens.
+    """Return the lengths of one or two sentences after truncation to ``room`` tokens, not counting special tokens.
 
-    The longer of two sentences is cut until both are equally long; then both are cut alternately, the second one first,
-    as in BERT's code.
+    As in BERT's code, the longer of two sentences is cut until both are equally long; then both are cut alternately,
+    starting with the second.
     """
     if sum(lengths) <= room:
         return list(lengths)

@@ -1,4 +1,4 @@
-"""sentencepiece models, the fairseq dictionaries that are made from them, and encoders of text by both."""
+"""sentencepiece models, fairseq dictionaries made from them, and text encoders that use both."""
 
 import io
 import re
@@ -22,7 +22,7 @@ MASK_SYMBOL = "<mask>"
 
 MODEL_FILE = "sentencepiece.bpe.model"
 DICTIONARY_FILE = "dict.txt"
-# What an import keeps of its source for the export; see ``fairseq_maelm.interop.source_files``.
+# File in which an import keeps source data for a later export; see ``fairseq_maelm.interop.source_files``.
 SOURCE_FILE = "source_files.safetensors"
 
 # The model file records the number of training threads; a fixed number gives the same bytes on every machine.
@@ -30,10 +30,10 @@ _TRAINING_THREADS = 4
 
 
 class VocabularyPreset(NamedTuple):
-    """A size and a normalization under one name."""
+    """A named combination of vocabulary size and normalization."""
 
-    size: int  # pieces of the sentencepiece model with its 3 special ones; fairseq's dictionary with <mask> has 2 more
-    normalization: str  # name of sentencepiece's rule
+    size: int  # pieces of the sentencepiece model, with its 3 special ones; fairseq's dictionary with <mask> has 2 more
+    normalization: str  # name of sentencepiece's normalization rule
 
 
 PRESETS = {"uncased": VocabularyPreset(32_766, "nmt_nfkc_cf"), "cased": VocabularyPreset(63_998, "nmt_nfkc")}
@@ -44,8 +44,8 @@ def train_sentencepiece(
 ) -> bytes:
     """Train a byte-pair encoding and return the serialized model; the same paragraphs give the same bytes.
 
-    The size includes <unk>, <s> and </s>. The coverage (0.98 ... 1) is the share of the text's characters that pieces
-    can spell. sentencepiece keeps the whole text in memory.
+    ``vocabulary_size`` includes <unk>, <s> and </s>. ``character_coverage`` (0.98 to 1) is the share of the text's
+    characters that pieces can represent. sentencepiece keeps the whole text in memory.
     """
     model = io.BytesIO()
     try:
@@ -126,15 +126,15 @@ def dictionary_text(processor: sentencepiece.SentencePieceProcessor) -> str:
 
 
 class TextEncoder(Protocol):
-    """Encoder from text to fairseq dictionary ids; ``text.imported.open_encoder`` opens a folder's.
+    """An encoder from text to token ids of a fairseq dictionary; ``text.imported.open_encoder`` opens a folder's.
 
-    Tokens are mapped by number, not by spelling: text that spells ``<s>`` or ``<mask>`` stays ordinary text.
+    The model's token ids are mapped to fairseq's, not strings: "<s>" or "<mask>" in the text stays ordinary text.
     """
 
     dictionary_size: int  # symbols of fairseq's dictionary without <mask>
-    number_of: NDArray[np.unsignedinteger]  # [tokens of the model] fairseq's number of each token
+    number_of: NDArray[np.unsignedinteger]  # [tokens of the model] fairseq's id of each token
     word_prefix: str = ""  # a text with this prefix is encoded as a word after a space
-    files: tuple[Path, ...] = ()  # of the vocabulary, of an encoder that a folder was opened for
+    files: tuple[Path, ...] = ()  # vocabulary files, if the encoder was opened from a folder
 
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return each text's tokens as the model's own ids."""
@@ -143,7 +143,7 @@ class TextEncoder(Protocol):
         """Encode one text, without special symbols around it, and align its tokens with its characters."""
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Return the tokens <int64>[T] of each text without special symbols, and the word <int64>[T] of each token."""
+        """Return each text's token ids <int64>[T], without special symbols, and the tokens' word indices <int64>[T]."""
 
     @property
     def dtype(self) -> type[np.uint16] | type[np.uint32]:
@@ -174,8 +174,7 @@ class TextEncoder(Protocol):
 class FairseqEncoder(TextEncoder):
     """An encoder that uses a sentencepiece model.
 
-    ``symbols`` are those of a dict.txt that has all pieces of the model, possibly in another order and with further
-    symbols.
+    ``symbols`` are from a dict.txt that has all pieces of the model, possibly in another order and with extra symbols.
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, symbols: Sequence[str] | None = None) -> None:
