@@ -1,7 +1,7 @@
-"""MAE-LM models as classes of Hugging Face transformers, which importing this package registers.
+"""MAE-LM models as classes of Hugging Face transformers; importing this package registers them.
 
-``transformers.AutoModel`` and the like then open exported folders without running code from them. This package does not
-need fairseq.
+``transformers.AutoModel`` and other auto classes then open exported folders without running code from the folders. This
+package does not need fairseq.
 """
 
 import json
@@ -49,15 +49,15 @@ for _name, _model in AUTO_CLASSES.items():
 
 
 def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
-    """Open a local folder with one of transformers' auto classes, without downloads and without running its code.
+    """Open a local folder with an auto class of transformers, without downloads or running code from the folder.
 
     Args:
         auto_class: name of the class, such as "AutoModel" or "AutoTokenizer".
-        folder: folder that ``save_pretrained`` or ``maelm export`` wrote.
+        folder: folder written by ``save_pretrained`` or ``maelm export``.
         options: options of ``from_pretrained``.
 
     Raises:
-        ValueError: transformers cannot read the folder, or only by running its code; the message is one line.
+        ValueError: transformers cannot read the folder without running code from it; the message is one line.
     """
     kind = getattr(transformers, auto_class)
     safely: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
@@ -71,12 +71,12 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
 
 
 def _checked_config(folder: Path, auto_class: Any, **safely: Any) -> Any:
-    """Return the configuration after checking its sizes against the weights, before any memory is allocated for them.
+    """Check the sizes in config.json against the weights, before memory is allocated, and return the configuration.
 
-    Attention is computed by the class itself: config.json could name a kernel on the Hub, which is code.
+    The attention implementation is set to "eager", because config.json could name a kernel on the Hub, which is code.
 
     Raises:
-        ValueError: names the size, or the number of parameters, that the weights do not have.
+        ValueError: a size or the number of parameters does not match the weights.
     """
     shapes = dict(_shapes(folder))
     options = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The configuration of MAE-LM models for Hugging Face transformers, and their buckets of relative positions."""
+"""The configuration of MAE-LM models for Hugging Face transformers, and relative position buckets."""
 
 import math
 from typing import Any
@@ -12,11 +12,11 @@ class MaelmConfig(MPNetConfig):
     Args:
         relative_attention_buckets: bucket function, "t5", "reference" (of the authors' code) or "none".
         relative_attention_max_distance: distance beyond which all distances share a bucket.
-        mask_token_id: number of the mask symbol.
-        masked_input: encoder's input at masks: nothing ("dropped", MAE-LM), the mask symbol ("kept", MLM), or the mask
-            symbol, whose state does not enter the decoder ("reset").
-        encoder_positions: "original", or "consecutive" to number the tokens that the encoder sees without gaps.
-        decoder_layers: number of the decoder's layers; 0 puts the LM head on the encoder.
+        mask_token_id: id of the mask symbol.
+        masked_input: encoder input at masks: "dropped" (no input, MAE-LM), "kept" (the mask symbol, MLM), or "reset"
+            (the mask symbol, but the decoder reads the mask embedding instead of the encoder's state).
+        encoder_positions: "original", or "consecutive" to renumber the encoder's input tokens without gaps.
+        decoder_layers: number of decoder layers; with 0, the LM head is applied to the encoder's states.
         decoder_hidden_size: width of the decoder, by default the encoder's.
         decoder_intermediate_size: width of the decoder's feed-forward networks, by default the encoder's.
         decoder_attention_heads: number of the decoder's attention heads, by default the encoder's.
@@ -54,12 +54,12 @@ class MaelmConfig(MPNetConfig):
 
 
 def relative_bucket(function: str, distance: int, num_buckets: int, max_distance: int) -> int:
-    """Return the bucket of a relative position (the key's position minus the query's).
+    """Return the bucket of a relative position (key position minus query position).
 
     Args:
         function: "t5" (Raffel et al., 2020), or "reference", which is symmetric and rounds up.
         distance: relative position.
-        num_buckets: multiple of 4; each direction has half of the buckets, of which half are for single distances.
+        num_buckets: multiple of 4; each direction has half of the buckets, and half of these have a single distance.
         max_distance: distance beyond which all distances share a bucket.
     """
     half, size = num_buckets // 2, abs(distance)

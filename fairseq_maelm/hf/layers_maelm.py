@@ -38,7 +38,7 @@ class MaelmLayer(MPNetLayer):
     def forward(
         self, states: Tensor, bias: Tensor | None, output_attentions: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Return states <float>[B, S, D] and attention weights <float>[B, H, S, S], which are None unless asked for.
+        """Return states <float>[B, S, D], and attention weights <float>[B, H, S, S] or, unless requested, None.
 
         ``bias`` broadcasts to [B, H, S, S] and is added to the attention logits.
         """
@@ -68,7 +68,7 @@ class MaelmLayer(MPNetLayer):
 
 
 class MaelmEncoder(nn.Module):
-    """The layers, with one table of relative position biases."""
+    """A stack of layers that share one table of relative position biases."""
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class MaelmEncoder(nn.Module):
             ]
 
     def check_length(self, length: int) -> None:
-        """Raise ValueError for sequences that are longer than the position table."""
+        """Raise ValueError if sequences are longer than the position table."""
         # While the model is traced, a length may be symbolic.
         if not torch.compiler.is_compiling() and length > self.positions:
             raise ValueError(f"{length} tokens are more than the model's {self.positions} positions: truncate texts")
@@ -110,7 +110,7 @@ class MaelmEncoder(nn.Module):
 
 
 class MaelmDecoder(nn.Module):
-    """The shallow decoder of pretraining: positions, LayerNorm, and layers without relative bias and dropout."""
+    """The shallow pretraining decoder: positions, LayerNorm, and layers without relative bias or dropout."""
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__()

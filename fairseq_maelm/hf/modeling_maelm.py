@@ -1,7 +1,7 @@
 """MAE-LM models for Hugging Face transformers: MPNet with other relative positions, and MAE-LM's masked prediction.
 
-Exported folders hold copies of the files ..._maelm.py, which ``trust_remote_code=True`` opens without fairseq and
-fairseq_maelm. Shapes as in layers_maelm.py.
+Exported folders contain copies of the files ``*_maelm.py``, so that ``trust_remote_code=True`` opens them without
+fairseq or fairseq_maelm. Shapes are as in layers_maelm.py.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from .layers_maelm import OFFSET, MaelmDecoder, MaelmEncoder, MaelmLMHead, hide
 
 
 class MaelmPreTrainedModel(MPNetPreTrainedModel):
-    """The base class, which loads and saves."""
+    """The base class, with loading, saving and weight initialization."""
 
     config_class = MaelmConfig
     base_model_prefix = "mpnet"
@@ -38,7 +38,7 @@ class MaelmPreTrainedModel(MPNetPreTrainedModel):
 
 
 class MaelmModel(MaelmPreTrainedModel):
-    """The encoder, without a pooler, which MAE-LM does not train."""
+    """The encoder; it has no pooler, because MAE-LM does not train any."""
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__(config)
@@ -68,8 +68,8 @@ class MaelmModel(MaelmPreTrainedModel):
         """Encode tokens <int64>[B, S], or their embeddings <float>[B, S, D].
 
         ``attention_mask`` <int64>[B, S] is 1 at tokens and 0 at padding, by default derived from ``input_ids``.
-        ``position_ids`` <int64>[B, S] are original positions plus 2, by default those in the sequence. Older versions
-        of transformers pass ``head_mask``, None.
+        ``position_ids`` <int64>[B, S] are positions in the original sequence plus 2, by default consecutive. Older
+        versions of transformers pass ``head_mask=None``.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -98,7 +98,7 @@ class MaelmModel(MaelmPreTrainedModel):
 
 
 class MaelmForMaskedLM(MaelmPreTrainedModel):
-    """Prediction of masked tokens as in pretraining, by default with masks dropped from the encoder's input."""
+    """Masked token prediction as in pretraining, by default with masks dropped from the encoder's input."""
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__(config)
@@ -117,7 +117,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         """Resize the token embeddings and the head's bias, with zeros for new symbols; arguments as in transformers.
 
         Raises:
-            ValueError: the mask symbol would be removed.
+            ValueError: the new size would remove the mask symbol.
         """
         mask = self.config.mask_token_id
         if None not in (new_num_tokens, mask) and new_num_tokens <= mask:
@@ -130,7 +130,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         return embeddings
 
     def encode(self, input_ids: Tensor, inside: Tensor, **options: Any) -> tuple[Tensor, Tensor, Any]:
-        """Encode the visible tokens of sequences <int64>[B, T], and put their states back to their original positions.
+        """Encode the visible tokens of sequences <int64>[B, T], and scatter the states to their original positions.
 
         ``inside`` <bool>[B, T] is True at tokens and False at padding; ``options`` are the encoder's.
 
@@ -170,7 +170,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
 
         ``attention_mask`` <int64>[B, T] is 1 at tokens and 0 at padding, by default derived from ``input_ids``.
         ``labels`` <int64>[B, T] are the original tokens, -100 where no loss is computed. Attentions and hidden states
-        are the encoder's, for the tokens that it saw.
+        are those of the encoder, for its input tokens only.
         """
         self.mpnet.encoder.check_length(input_ids.shape[1])
         inside = input_ids.ne(self.config.pad_token_id) if attention_mask is None else attention_mask.bool()
@@ -191,7 +191,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
 
 
 class MaelmForSequenceClassification(MaelmPreTrainedModel, MPNetForSequenceClassification):
-    """Sequence classification or regression with MPNet's head (the same as RoBERTa's) on the first token."""
+    """Sequence classification or regression with MPNet's head (identical to RoBERTa's) on the first token."""
 
     def __init__(self, config: MaelmConfig) -> None:
         MPNetPreTrainedModel.__init__(self, config)
@@ -214,7 +214,7 @@ class MaelmForTokenClassification(MaelmPreTrainedModel, MPNetForTokenClassificat
 
 
 class MaelmForQuestionAnswering(MaelmPreTrainedModel, MPNetForQuestionAnswering):
-    """Prediction of an answer's start and end by a linear head."""
+    """Extractive question answering with a linear head for the answer's start and end."""
 
     def __init__(self, config: MaelmConfig) -> None:
         MPNetPreTrainedModel.__init__(self, config)

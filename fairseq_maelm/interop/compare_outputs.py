@@ -1,4 +1,4 @@
-"""Comparison of a checkpoint with a folder as transformers opens it, for export and import."""
+"""Compare a checkpoint with a transformers folder, to verify exports and imports."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -42,13 +42,13 @@ _LM_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "ModernBertForMaskedLM": lambda model, states: model.decoder(model.head(states)),
 }
 
-# A function from tokens <int64>[B, S] to outputs by name: of all tokens <float>[B, S, ...], or of sequences or masks
-# <float>[n, D].
+# A function from tokens <int64>[B, S] to a dict, name -> output: <float>[B, S, ...] for all tokens, or <float>[n, D]
+# for sequences or masks.
 Computation = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Agreement(NamedTuple):
-    """The largest absolute difference between an output and its expected value, and the largest expected value."""
+    """The largest absolute difference between an output and the expected one, and the largest expected value."""
 
     what: str
     difference: float
@@ -65,7 +65,7 @@ class Agreement(NamedTuple):
 
 
 def comparison_batches(model: MaelmModel, masks: bool) -> list[Tensor]:
-    """Return random sequences of ``LENGTHS``, with or without masks: each alone <int64>[1, n], and all in one batch."""
+    """Return batches of random sequences with the lengths ``LENGTHS``: each alone <int64>[1, n], then all padded."""
     generator = np.random.default_rng(1)
     bos, eos = (FAIRSEQ_SYMBOLS.index(symbol) for symbol in ("<s>", "</s>"))
     symbols = np.arange(len(FAIRSEQ_SYMBOLS), model.encoder.embed_tokens.num_embeddings)
@@ -82,19 +82,19 @@ def comparison_batches(model: MaelmModel, masks: bool) -> list[Tensor]:
 
 
 def padded(sequences: Sequence[np.ndarray]) -> Tensor:
-    """Return sequences <int64>[n] as one batch <int64>[B, S], padded on the right."""
+    """Collate sequences <int64>[n] into a right-padded batch <int64>[B, S]."""
     return torch.from_numpy(pad_rows(list(sequences), np.array([len(sequence) for sequence in sequences]), PAD))
 
 
 def inside(output: Tensor, tokens: Tensor) -> Tensor:
-    """Return an output [B, S, ...] without padding, [n, ...]; an output [n, D] is returned as it is."""
+    """Remove padding from an output [B, S, ...], giving [n, ...]; return an output [n, D] unchanged."""
     return output if output.dim() == 2 else output[tokens != PAD]
 
 
 def checkpoint_outputs(
     model: MaelmModel, view: EncoderView, architecture: str, head: str | None, tokens: Tensor
 ) -> dict[str, Tensor]:
-    """Compute the hidden states of tokens <int64>[B, S], and the scores at masks or of a fine-tuned head."""
+    """Compute the hidden states of tokens <int64>[B, S], and the scores of the LM head or the fine-tuned ``head``."""
     outputs = {STATES: model.extract_features(tokens)[0]}
     if architecture == "masked-lm":
         outputs[scores_of(architecture)] = masked_token_logits(model, view, [row[row != PAD].numpy() for row in tokens])
@@ -104,16 +104,16 @@ def checkpoint_outputs(
 
 
 def scores_of(architecture: str) -> str:
-    """Return the name under which the scores of an architecture, such as "masked-lm", are compared."""
+    """Return the name of an architecture's scores in ``Computation`` results; an architecture is e.g. "masked-lm"."""
     return f"{architecture} scores"
 
 
 @torch.no_grad()
 def agreements(expected: Computation, found: Computation, batches: Sequence[Tensor], problem: str) -> list[Agreement]:
-    """Return the largest difference of each output over all batches, without padding.
+    """Return the largest difference in each output over all batches, ignoring padding.
 
     Raises:
-        ValueError: an output differs by more than rounding; the message begins with ``problem``.
+        ValueError: an output differs by more than rounding errors; the message begins with ``problem``.
     """
     worst: dict[str, Agreement] = {}
     for tokens in batches:
@@ -129,7 +129,7 @@ def agreements(expected: Computation, found: Computation, batches: Sequence[Tens
 
 
 def refuse_differences(compared: list[Agreement], problem: str) -> list[Agreement]:
-    """Return the agreements if all hold; raise a ValueError that names the others."""
+    """Return the agreements if all hold; otherwise raise a ValueError that names those that do not."""
     wrong = [f"{each.what} differ by {each.difference:.2g} (of {each.size:.2g})" for each in compared if not each.holds]
     if wrong:
         raise ValueError(f"{problem}: {'; '.join(wrong)}")
@@ -147,9 +147,9 @@ class Difference(NamedTuple):
 def differences(
     expected: Callable[[str], list[int]], found: Callable[[str], list[int]], texts: Sequence[str], ties: bool = False
 ) -> list[Difference]:
-    """Compare two functions that return the tokens of a text without special tokens around them.
+    """Return the texts that two functions tokenize differently; token ids exclude <s> and </s>.
 
-    ``ties`` accepts the same tokens in another order: in unigram models, several segmentations of repeated characters
+    ``ties`` allows the same tokens in another order: in unigram models, several segmentations of repeated characters
     ("rr r" and "r rr") may have the same best score.
     """
     read = [Difference(text, expected(text), found(text)) for text in texts]
@@ -159,7 +159,7 @@ def differences(
 
 
 def verify_model(source: LoadedCheckpoint, target: Target, folder: Path) -> list[Agreement]:
-    """Compare the outputs of a folder, opened as its class and as an encoder, with those of the checkpoint."""
+    """Compare a checkpoint's outputs with those of an exported folder, opened as its own class and as an encoder."""
     model, view, architecture = source.model, source.checkpoint.view, target.architecture
     order = torch.arange(len(source.dictionary)) if target.kept is None else target.kept.order
     whole = open_model(folder, target)
@@ -178,9 +178,9 @@ def verify_model(source: LoadedCheckpoint, target: Target, folder: Path) -> list
 def transformers_outputs(
     encoder: Any, whole: Any, architecture: str, tokens: Tensor, order: Tensor
 ) -> dict[str, Tensor]:
-    """Compute the outputs of ``checkpoint_outputs`` with models of transformers, without and with the head.
+    """Compute the outputs of ``checkpoint_outputs`` with transformers models: ``encoder``, and ``whole`` with the head.
 
-    ``order`` <int64>[V] maps our token ids to theirs; ``tokens`` <int64>[B, S] and scores are in our order.
+    ``order`` <int64>[V] maps our token ids to the folder's; ``tokens`` <int64>[B, S] and scores use our ids.
     """
     inputs, masked = {"input_ids": order[tokens], "attention_mask": tokens.ne(PAD).long()}, tokens == len(order) - 1
     states = encoder(**inputs).last_hidden_state
@@ -198,9 +198,9 @@ def transformers_outputs(
 
 
 def open_model(folder: Path, target: Target, strict: bool = True) -> Any:
-    """Open a folder with the classes of this package instead of the folder's copies, and check its class.
+    """Open a folder with this package's classes instead of code in the folder, and check the model's class.
 
-    ``strict`` also refuses missing and superfluous weights.
+    ``strict`` also refuses missing and unexpected weights.
     """
     from fairseq_maelm.hf import open_pretrained  # imports transformers
 
@@ -216,7 +216,7 @@ def open_model(folder: Path, target: Target, strict: bool = True) -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Silence transformers, which warns of unused weights when it opens a model with a head as an encoder."""
+    """Silence transformers, which warns about unused weights when a model with a head is opened as an encoder."""
     logging_of = transformers.utils.logging
     verbosity, progress = logging_of.get_verbosity(), logging_of.is_progress_bar_enabled()
     logging_of.set_verbosity_error()
@@ -232,15 +232,15 @@ def _quiet(transformers: Any) -> Iterator[None]:
 def compare_tokens(
     place: object, theirs: Callable[[str], list[int]], ours: Callable[[str], list[int]], order: Sequence[int]
 ) -> None:
-    """Refuse different tokens of ordinary text, and log the hard texts with different tokens.
+    """Compare two tokenizers: raise ValueError if ordinary text differs, and log a warning if hard texts differ.
 
     For some hard texts, a tokenizer.json made from a sentencepiece model gives different tokens than the model.
 
     Args:
         place: the folder, for messages.
-        theirs: the source's tokenizer, in its ids.
-        ours: our tokenizer.
-        order: the source's id of each of our symbols.
+        theirs: the source's tokenizer, which returns the source's ids.
+        ours: our tokenizer, which returns our ids.
+        order: map from our ids to the source's ids.
     """
 
     def in_their_ids(text: str) -> list[int]:
@@ -257,10 +257,10 @@ def compare_tokens(
 
 
 def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
-    """Compare the folder's tokenizer, as transformers opens it, with fairseq's, and raise ValueError if they differ.
+    """Compare the folder's tokenizer, opened by transformers, with the checkpoint's; raise ValueError if they differ.
 
     Returns:
-        the texts of ``MAY_DIFFER`` that do differ, with the reason.
+        the texts in ``MAY_DIFFER`` that are tokenized differently, text -> reason.
     """
     from fairseq_maelm.hf import open_pretrained
 

@@ -1,4 +1,4 @@
-"""A checkpoint with its model and vocabulary, loaded for an export or to verify an import."""
+"""Load a checkpoint with its model and vocabulary, to export it or to verify an import."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,18 +32,18 @@ class LoadedCheckpoint:
 
     @property
     def tokenizer_file(self) -> Path:
-        """The file of the sentencepiece model or imported tokenizer."""
+        """The path of the sentencepiece model or of the imported tokenizer.json."""
         return Path(find_tokenizer(str(self.checkpoint.path.parent), str(self.data)))
 
     @property
     def imported_as(self) -> str:
-        """The kind of published model that the encoder was imported as, or "none"."""
+        """The model type of the imported encoder, such as "roberta"; "none" if it was not imported."""
         config = self.options
         return str(config.imported_as)
 
     @property
     def source_files(self) -> SourceFiles | None:
-        """The files of the source that the encoder was imported from; None for another vocabulary or no import."""
+        """Files of the imported model; None without an import, or if the vocabulary has been replaced."""
         kind, folders = self.imported_as, [self.data, self.checkpoint.path.parent]
         if kind == "none":
             return None
@@ -59,7 +59,7 @@ class LoadedCheckpoint:
 
     @property
     def mask_text(self) -> str:
-        """The tokenizer's spelling of a mask, also for a checkpoint of fairseq without a tokenizer."""
+        """The mask symbol in the tokenizer's spelling; also defined for fairseq checkpoints without a tokenizer."""
         try:
             return self.tokenizer.mask_text
         except FileNotFoundError:

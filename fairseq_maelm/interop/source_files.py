@@ -1,8 +1,9 @@
-"""Files that an import keeps so that an export can restore the source's ids, files and unused weights.
+"""The file in which an import keeps what an export needs to restore the source's ids, files and unused weights.
 
-The file next to dict.txt is one of the vocabulary's files, which prepared data and save folders get too. It has tensors
-only: ``order`` <int64>[V] is the source's id of each of our symbols, ``vocabulary`` the fingerprint of the dictionary,
-``file:NAME`` <uint8>[bytes] the content of a file, and ``weight:NAME`` a weight that our model lacks or changes.
+``SOURCE_FILE`` is next to dict.txt and, like all vocabulary files, is copied to prepared data and save folders. Its
+tensors are: ``order`` <int64>[V], the map from our ids to the source's; ``vocabulary``, the fingerprint of our
+dictionary; ``file:NAME`` <uint8>[bytes], the content of a file; and ``weight:NAME``, a weight that our model lacks or
+stores in another form.
 """
 
 import json
@@ -28,15 +29,15 @@ _OTHER_FILES = (
 )
 _POSITIONS, _TOKEN_TYPES = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _POOLER = ("pooler.dense.weight", "pooler.dense.bias")
-# Weights that our model lacks, or has in another form: its positions have token type 0 added and begin at 0.
+# Weights that our model lacks or stores in another form: our position table includes token type 0 and begins at row 0.
 _KEPT_WEIGHTS = (_POSITIONS, _TOKEN_TYPES, *_POOLER)
 
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Those files, ids and weights of a source that our checkpoint does not hold."""
+    """The files, ids and weights of a source that our checkpoint does not contain."""
 
-    order: Tensor  # <int64>[V] the source's id of each of our symbols
+    order: Tensor  # <int64>[V] map from our ids to the source's ids
     vocabulary: int  # the fingerprint of our dictionary
     files: dict[str, bytes] = field(default_factory=dict)  # config.json, and the tokenizer's files
     weights: dict[str, Tensor] = field(default_factory=dict)  # under the source's names without prefix
@@ -52,7 +53,7 @@ class SourceFiles:
         return self.weights.get(_TOKEN_TYPES)
 
     def write(self, folder: Path) -> None:
-        """Write ``SOURCE_FILE`` into a folder with the dictionary."""
+        """Write ``SOURCE_FILE`` to the dictionary's folder."""
         from safetensors.torch import save_file
 
         tensors = {"order": self.order, "vocabulary": torch.tensor(self.vocabulary)}
@@ -61,14 +62,14 @@ class SourceFiles:
         save_file(tensors, folder / SOURCE_FILE)
 
     def restore(self, weights: Mapping[str, Tensor], family: Family, positions: int) -> dict[str, Tensor]:
-        """Return exported weights in the order of the source's ids, with the source's weights that our model lacks.
+        """Reorder exported weights to the source's ids, and add the source's weights that our model lacks.
 
-        Weights that no training has changed come back bit by bit.
+        Weights that have not been trained since the import are restored bit for bit.
 
         Args:
-            weights: the weights of the exported model, by its names.
-            family: the names of the source's family.
-            positions: positions of our model.
+            weights: the exported weights, under the source's names.
+            family: the weight names of the source's model family.
+            positions: number of positions of our model.
         """
         of_vocabulary = (family.encoder["encoder.embed_tokens.weight"], family.lm_head["lm_head.bias"])
         restored = {}
@@ -82,9 +83,10 @@ class SourceFiles:
         return restored
 
     def _positions(self, ours: Tensor) -> Tensor:
-        """Return the source's position table with our rows <float>[positions, D], minus the embedding of token type 0.
+        """Return the source's position table, updated with our rows <float>[positions, D] minus token type 0.
 
-        The rows in front of the first position are not trained. Subtraction does not undo addition bit by bit.
+        Rows before the first position are unused and are not updated. Rows that training has not changed are copied
+        from the source, because floating-point subtraction does not exactly undo addition.
         """
         table, types = self.weights[_POSITIONS].clone(), self.token_types
         theirs, added = table[len(table) - len(ours) :], torch.zeros(()) if types is None else types[0]
@@ -97,18 +99,18 @@ def _bytes(content: bytes) -> Tensor:
 
 
 def kept_weights(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights, by the source's names without prefix, that an export gives back."""
+    """Return the weights, under the source's names without prefix, that an export must restore."""
     return {name: theirs[name] for name in _KEPT_WEIGHTS if name in theirs}
 
 
 def kept_files(folder: Path) -> dict[str, bytes]:
-    """Return the configuration and the tokenizer's files of a source."""
+    """Return a source's config.json and tokenizer files, name -> content."""
     found = {name: read_regular(folder / name) for name in (CONFIG_FILE, *_OTHER_FILES) if (folder / name).is_file()}
     return {name: content for name, content in found.items() if content}
 
 
 def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | None:
-    """Read the first ``SOURCE_FILE`` of a vocabulary in some folders; return None if there is none.
+    """Read the first ``SOURCE_FILE`` in ``folders``; return None if there is none or it is for another vocabulary.
 
     Raises:
         ValueError: the file was not written by an import.

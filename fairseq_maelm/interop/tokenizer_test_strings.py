@@ -1,7 +1,7 @@
 """Strings on which tokenizers tend to differ.
 
-An exported tokenizer must give the same tokens as fairseq for all ``HARD_STRINGS``. ``MAY_DIFFER`` lists examples of
-text that may give different tokens, with the reason; an export reports those that do.
+An exported tokenizer must give the same tokens as fairseq's for all ``HARD_STRINGS``. ``MAY_DIFFER`` has texts for
+which the tokens may differ, text -> reason; an export reports the texts for which they do.
 """
 
 _WORDS = [

@@ -1,1 +1,1 @@
-"""Scores of sentences by masked language models: pseudo-log-likelihoods, minimal pairs, intervals."""
+"""Sentence scores from masked language models: pseudo-log-likelihoods, minimal pairs, confidence intervals."""

@@ -1,4 +1,4 @@
-"""Scores of sentences by a checkpoint that the hub interface has opened."""
+"""Sentence scores from a checkpoint opened through the hub interface."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class SentenceScore(NamedTuple):
         sum: sum over the tokens.
         per_token: mean over the tokens.
         tokens: the tokens as text, without <s> and </s>.
-        log_probabilities: one for each token.
+        log_probabilities: log-probability of each token.
     """
 
     sum: float
@@ -31,7 +31,7 @@ class SentenceScore(NamedTuple):
 def score(
     hub: MaelmHubInterface, texts: Sequence[str], method: str = METHODS[0], batch_tokens: int = 4096
 ) -> list[SentenceScore]:
-    """Score sentences by pseudo-log-likelihood: hide each token, and add up the log-probabilities of hidden tokens.
+    """Compute pseudo-log-likelihoods: the sum over a sentence's tokens of each token's log-probability when hidden.
 
     Args:
         hub: an opened checkpoint that can fill masks.

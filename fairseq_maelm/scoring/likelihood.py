@@ -1,7 +1,7 @@
-"""Pseudo-log-likelihoods: each token of a sentence is predicted from the others, for many sentences at a time.
+"""Batched pseudo-log-likelihoods, where each token of a sentence is predicted from the other tokens.
 
 Salazar et al. (2020, "Masked Language Model Scoring") hide one token at a time. Kauf and Ivanova (2023, "A Better Way
-to Do Masked Language Model Scoring") also hide the rest of the token's word, which would give the token away.
+to Do Masked Language Model Scoring") also hide the rest of the word, which would make the token too easy to predict.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Sentence(NamedTuple):
 
 
 class CheckpointScorer:
-    """A pretrained checkpoint, which predicts the hidden tokens of sentences.
+    """A pretrained checkpoint that predicts the hidden tokens of sentences.
 
     Tokens are hidden as in pretraining: dropped (MAE-LM), or replaced by <mask> (MLM).
 
@@ -59,7 +59,7 @@ class CheckpointScorer:
         self.mask, self.pad, self.precision = hub.model.mask_index, hub.dictionary.pad(), hub.model.precision
 
     def encode(self, texts: Sequence[str], places: Sequence[str]) -> list[Sentence]:
-        """Tokenize texts; raise a ValueError that locates the first one that cannot be scored."""
+        """Tokenize texts; raise ValueError, with the place, for the first text that cannot be scored."""
         first, last = self._hub.dictionary.bos(), self._hub.dictionary.eos()
         sentences, longest = [], self._hub.model.max_positions()
         for place, (tokens, words) in zip(places, self._hub.tokenizer.encoder.encode_words(texts), strict=True):
@@ -75,17 +75,17 @@ class CheckpointScorer:
     def collate(
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], asked: NDArray[np.bool_]
     ) -> dict[str, Any]:
-        """Make the model's input from right-padded <int64>[B, T] with masks; ``asked`` is the one to predict."""
+        """Make the model's input from right-padded <int64>[B, T] with masks; ``asked`` selects masks to predict."""
         return encoder_input_of_masks(tokens, lengths, tokens == self.mask, self._view, self.pad, asked)
 
     def log_probabilities(self, batch: dict[str, Any], target: Tensor) -> Tensor:
-        """Return log-probabilities <float32>[B, K] of the targets <int64>[B, K] at the requested masks."""
+        """Return log-probabilities <float32>[B, K] of K candidate tokens <int64>[B, K] at the selected masks."""
         return target_log_probabilities(self.model, batch, target)
 
 
-# A place in a sequence, the end of the masks that begin there, and the bytes of the sequence with its masks. Sequences
-# with the same context are computed once: the two of a minimal pair whose difference is hidden, and all of two equal
-# sentences, so that their scores are equal to the last bit.
+# The first masked index, the end of the masks (exclusive), and the bytes of the masked sequence. Equal contexts are
+# computed only once. They occur in equal sentences, whose scores are then equal to the last bit, and in minimal pairs
+# when the tokens that differ are masked.
 _Context = tuple[int, int, bytes]
 
 
@@ -121,7 +121,7 @@ def pseudo_log_likelihoods(
 
 
 def hidden_ends(sentence: Sentence, method: str) -> NDArray[np.int64]:
-    """For each scored token, return the index just past the last token hidden with it."""
+    """Return, for each scored token, the index of the last token that is hidden with it, plus 1."""
     scored = sentence.scored
     if method != "within_word_l2r":
         return scored + 1

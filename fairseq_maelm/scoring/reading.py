@@ -1,4 +1,4 @@
-"""Readers of sentences, and of minimal pairs whose first sentence is the acceptable one."""
+"""Read sentences or minimal pairs; the first sentence of a pair is the acceptable one."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -31,7 +31,7 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
     """Replace each folder by its .jsonl files, sorted by name.
 
     Raises:
-        UsageError: a folder has no such file, two files have the same name, or there are both pairs and sentences.
+        UsageError: a folder has no .jsonl file, two files have the same name, or pairs and sentences are mixed.
     """
     files: list[Path] = []
     for path in paths:
@@ -48,11 +48,11 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_items(files: Sequence[Path], first: int | None = None) -> list[Item]:
-    """Read the sentences of files, the two of a pair one after the other.
+    """Read the sentences of files; the two sentences of a pair are adjacent.
 
     Args:
-        files: those of ``input_files``.
-        first: number of sentences or pairs from the beginning of each file; None for all.
+        files: files from ``input_files``.
+        first: maximum number of sentences or pairs to read from each file; None for all.
 
     Raises:
         ValueError: a file is empty, damaged or not UTF-8, or lacks a field; the message names file and line.

@@ -1,4 +1,4 @@
-"""The score file, accuracy on minimal pairs, and the confidence interval for two models' difference."""
+"""The score file, accuracy on minimal pairs, and a confidence interval for the difference of two models."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ _RESAMPLES, _SEED = 10_000, 1
 
 
 class Scored(NamedTuple):
-    """A sentence with its score in nats, one row of the file."""
+    """A row of the score file: a sentence with its score in nats."""
 
     item: Item
     sum: float
@@ -33,13 +33,13 @@ class Scored(NamedTuple):
 
 
 def line_of(item: Item, values: NDArray[np.float64]) -> str:
-    """Return the line of the file for a sentence and the log-probabilities of its tokens."""
+    """Return the line of the score file for a sentence with these token log-probabilities."""
     numbers = (f"{values.sum():.6f}", f"{values.mean():.6f}", str(len(values)))
     return "\t".join([*item[:-1], *numbers, item.text]) + "\n"
 
 
 def read_scores(folder: Path) -> list[Scored]:
-    """Read a finished folder of `maelm score`; raise a FileNotFoundError or a ValueError for any other folder."""
+    """Read the scores in a finished output folder of `maelm score`; raise FileNotFoundError or ValueError otherwise."""
     read_manifest(folder, KIND)
     rows = (line.split("\t") for number, line in numbered_lines(folder / SCORES_FILE) if number > 1)
     return [
@@ -61,9 +61,10 @@ def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) 
     """Summarize scores, and compare them with another model's on the same pairs.
 
     Returns:
-        ``sentences``, ``tokens``, ``pseudo_perplexity`` per token. For pairs also "overall", and "phenomena" and
-        "paradigms" by name, each with ``pairs`` and the accuracy in [0, 1] by each of ``MEASURES``. With ``others``
-        also "other" (the other accuracy), "difference" (this minus other) and "interval" (95 %, paired bootstrap).
+        a dict with "sentences", "tokens" and "pseudo_perplexity" per token. For pairs also "overall", "phenomena" (by
+        name) and "paradigms" (by name), each with "pairs" and the accuracy in [0, 1] by each of ``MEASURES``. With
+        ``others`` also "other" (the other model's accuracy), "difference" (this accuracy minus the other) and
+        "interval" (95 %, paired bootstrap).
     """
     tokens = sum(each.tokens for each in scores)
     summary: dict[str, Any] = {
@@ -87,7 +88,7 @@ def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) 
 
 
 def _credits(scores: Sequence[Scored]) -> dict[str, NDArray[np.float64]]:
-    """Return for each measure and pair 1 if the good sentence scores higher, 0.5 for a tie, otherwise 0."""
+    """Return 1, 0.5 or 0 for each measure and pair: the good sentence scores higher, equally or lower."""
     found = {}
     for measure in MEASURES:
         values = np.array([getattr(each, measure) for each in scores]).reshape(-1, len(SIDES))
@@ -112,10 +113,10 @@ def _accuracy(
 
 
 def paired_interval(difference: NDArray[np.float64]) -> list[float]:
-    """Return the 95 % interval for the mean difference, given differences <float>[pairs], by a bootstrap over pairs.
+    """Return a 95 % bootstrap confidence interval for the mean of differences <float>[pairs], resampling pairs.
 
-    Differences have few distinct values, so the counts of these values are drawn from a multinomial distribution. This
-    equals drawing pair by pair, and its time does not depend on the number of pairs.
+    Differences have few distinct values, so only the counts of these values are drawn, from a multinomial distribution.
+    This is equivalent to drawing pairs, but takes time independent of their number.
     """
     values, counts = np.unique(difference, return_counts=True)
     drawn = np.random.default_rng(_SEED).multinomial(len(difference), counts / len(difference), _RESAMPLES)

@@ -1,4 +1,4 @@
-"""Score the sentences in files, block by block, so that an interruption loses one block at most."""
+"""Score the sentences in files block by block, so that an interruption loses at most one block."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ def score_files(
     settings: dict[str, Any],
     compare: Path | None,
 ) -> dict[str, Any]:
-    """Score the sentences of files, or resume, and return the summary; see ``results.summarize``.
+    """Score the sentences in files, or resume an interrupted run, and return the summary of ``results.summarize``.
 
     Args:
         texts: files and folders; see ``input_files``.
@@ -42,10 +42,10 @@ def score_files(
         vocabulary: folder of the vocabulary, by default the checkpoint's.
         device: device of the model.
         settings: "method", "first", "precision" and "batch_tokens", options of ``maelm score``.
-        compare: output of another model for the same pairs.
+        compare: output folder of another model for the same pairs.
 
     Raises:
-        ValueError: a text cannot be scored, or the scores to compare with are of other sentences.
+        ValueError: a text cannot be scored, or ``compare`` has scores of different sentences.
     """
     files = input_files(texts)
     items = read_items(files, settings["first"])
@@ -68,7 +68,7 @@ def score_files(
 def _write(
     result: Path, scorer: CheckpointScorer, items: list[Item], sentences: list[Sentence], settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """Score what an earlier run has not scored; unfinished scores are next to the result's folder."""
+    """Score the sentences that an earlier run has not scored; partial scores are next to the output folder."""
     begun, progress = result.parent / _BEGUN, result.parent / _PROGRESS
     if progress.exists() and begun.exists():
         state = read_json(progress)

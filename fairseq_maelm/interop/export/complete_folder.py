@@ -1,4 +1,4 @@
-"""Export folders that are checkpoints too (``maelm export --complete``), optionally in half precision."""
+"""Export folders that are also fairseq checkpoints (``maelm export --complete``), optionally in half precision."""
 
 import os
 import shutil
@@ -25,12 +25,12 @@ _HISTORY = {"val_loss": "val_loss", "best": "best", "previous_training_time": "t
 
 
 def cast_floats(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Cast weights to a dtype, except integers."""
+    """Cast floating-point weights to a dtype; integers are unchanged."""
     return {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()}
 
 
 def rounded(source: LoadedCheckpoint) -> LoadedCheckpoint:
-    """Return the source with weights that float16 can represent, <float32>; raise a ValueError if one is too large."""
+    """Round the source's weights to float16 and return them as <float32>; raise ValueError for too large values."""
     weights = cast_floats(cast_floats(source.checkpoint.weights, torch.float16), torch.float32)
     if large := [name for name, weight in weights.items() if not bool(weight.isfinite().all())]:
         raise ValueError(f"{large[0]} has numbers beyond {torch.finfo(torch.float16).max:,.0f}: omit --dtype float16")
@@ -48,13 +48,13 @@ def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
 
 
 def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.float32) -> LoadedCheckpoint:
-    """Write the checkpoint's other files and checksums, but no optimizer state, next to those for transformers.
+    """Make a transformers folder a checkpoint too: add the missing files, without optimizer state, and checksums.
 
     Returns:
-        the checkpoint as it is read from the folder.
+        the checkpoint, read back from the folder.
 
     Raises:
-        ValueError: the folder does not have exactly the weights and options of the source.
+        ValueError: weights or options in the folder differ from those of the source.
     """
     expected = source.checkpoint
     weights = cast_floats(expected.weights, dtype)
@@ -71,7 +71,7 @@ def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.
 
 
 def complete_section(source: LoadedCheckpoint, name: str) -> str:
-    """Return the section of the model card about the folder as a checkpoint."""
+    """Return the model card's section on using the folder as a fairseq checkpoint."""
     use = 'states = hub.extract_features(hub.encode("A sentence."))'
     if source.model.lm_head is not None and not getattr(source.model.decoder, "autoregressive", False):
         use = f'hub.fill_mask("The {MASK_SYMBOL} is old.")'
@@ -79,7 +79,7 @@ def complete_section(source: LoadedCheckpoint, name: str) -> str:
 
 
 def rounding_section() -> str:
-    """Return the section of the model card about weights in half precision."""
+    """Return the model card's section on half-precision weights."""
     return (
         "## Precision\n\nThe weights are rounded to float16 and compute in float32. The comparisons above are with the "
         "checkpoint after this rounding."
@@ -87,7 +87,7 @@ def rounding_section() -> str:
 
 
 def _public_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return a checkpoint without its weights, as values for JSON, and without the names of private folders."""
+    """Return a checkpoint's state as JSON values, without the weights and the paths of private folders."""
     history, last = checkpoint.history, (checkpoint.state.get("optimizer_history") or [{}])[-1]
     iterator = {"epoch": history.get("epoch", 1), "iterations_in_epoch": 0, "shuffle": True}
     return {
@@ -111,7 +111,7 @@ def _public_state(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _public_options(config: Any) -> dict[str, dict[str, Any]]:
-    """Return the options of the task and the model, and those of other sections that a model card shows."""
+    """Return all options of the task and the model, and the options of other sections that a model card shows."""
     found: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
     chosen = {
         section: {name: found[section][name] for name in options.split() if name in found.get(section, {})}

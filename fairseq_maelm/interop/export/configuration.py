@@ -21,7 +21,7 @@ SETTING_NAMES = {
 
 
 def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
-    """Return a folder's config.json; an imported one is kept except for what training has changed."""
+    """Return the content of config.json; for an imported model, the source's, updated where training changed it."""
     config, dictionary = source.options, source.dictionary
     if target.kept is not None:
         settings = target.kept.config
@@ -72,7 +72,7 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
 
 
 def _modernbert_settings(source: LoadedCheckpoint) -> dict[str, Any]:
-    """Return the settings for versions 4 and 5 of transformers, which name layers and rotary bases differently."""
+    """Return ModernBERT's settings, with layer types and rotary bases under the names of transformers 4 and 5."""
     config, dictionary = source.options, source.dictionary
     # Two rotary bases need two kinds of layers, even where all layers attend to all tokens: the window then holds all.
     local = config.local_attention > 0 or config.local_rotary_base != config.rotary_base

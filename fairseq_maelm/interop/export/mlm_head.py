@@ -1,4 +1,4 @@
-"""Put an MAE-LM's LM head on the encoder alone, without the decoder, and measure how well it fits there."""
+"""Apply an MAE-LM's LM head directly to the encoder, without the decoder, and measure the resulting loss."""
 
 import copy
 import math
@@ -23,14 +23,14 @@ _SEED = _EPOCH = 1
 
 @dataclass(frozen=True)
 class HeadLosses:
-    """The loss of the same masked tokens with and without the decoder, in bits a token."""
+    """The loss on the same masked tokens with and without the decoder, in bits per token."""
 
     tokens: int
     without_decoder: float
     with_decoder: float
 
     def describe(self) -> str:
-        """Return one line for the user and for the model card."""
+        """Return a one-line description for the log and the model card."""
         more = self.without_decoder - self.with_decoder
         return (
             f"LM head without the decoder: {self.without_decoder:.2f} bits a masked token with masks in the input, "
@@ -39,10 +39,10 @@ class HeadLosses:
 
 
 def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
-    """Return a checkpoint without the decoder, as an MLM: the encoder reads masks, the LM head reads the encoder.
+    """Remove a checkpoint's decoder, which gives an MLM: encoder with masks in the input, then LM head.
 
     Raises:
-        ValueError: the checkpoint has no decoder, or an LM head that only fits its decoder.
+        ValueError: the checkpoint has no decoder, or its LM head fits only the decoder.
     """
     path, model = source.checkpoint.path, source.model
     if model.decoder is None or model.lm_head is None:

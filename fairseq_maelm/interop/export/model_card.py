@@ -1,4 +1,4 @@
-"""The model card of an exported or imported folder: ``model_card.md`` with the facts of a model filled in."""
+"""The model card (README.md) of an exported or imported folder, made from the template ``model_card.md``."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ HYPER_PARAMETERS = {
 
 
 def fill_template(name: str, values: Mapping[str, str]) -> str:
-    """Fill in a template from this folder."""
+    """Fill in a template that is in the folder of this module."""
     return Template(Path(__file__).with_name(name).read_text(encoding="utf-8")).substitute(values)
 
 
@@ -74,8 +74,8 @@ def model_card(
         target: what the folder holds.
         name: name of the model.
         license: SPDX identifier, or None.
-        training: the section about its training or origin.
-        exactness: lines about comparisons.
+        training: the section about the model's training or origin.
+        exactness: lines about comparisons with the original, as from ``compared``.
         more: further sections.
     """
     notes = ["`truncation=True` cuts inputs to the model's positions."]
@@ -100,7 +100,7 @@ def model_card(
 
 
 def compared(agreements: Sequence[Agreement], other: str) -> list[str]:
-    """Return lines about the differences from another model."""
+    """Return a line for each output with its largest difference from the model ``other``."""
     return [
         f"{each.what}: largest difference from {other} {each.difference:.1e}, of values up to {each.size:.1f}"
         for each in agreements
@@ -114,7 +114,7 @@ def table(facts: Mapping[str, Any]) -> str:
 
 
 def training_section(source: LoadedCheckpoint) -> str:
-    """Return the section about the training of a checkpoint: its course, its options and its data."""
+    """Return the section about a checkpoint's training: progress, options and data."""
     return (
         f"{table(_training(source))}\n\n### Hyper-parameters\n\n{table(_hyper_parameters(source))}\n\n"
         f"### Data\n\n{_data(source)}"
@@ -142,7 +142,7 @@ def _summary(source: LoadedCheckpoint) -> str:
 
 
 def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
-    """Return five lines of Python that open a folder and compute its result."""
+    """Return a Python example that opens the folder and runs the model."""
     _, text, result = _USE[target.architecture]
     text = text.format(mask=source.mask_text)
     remote = ", trust_remote_code=True" if target.format == "maelm" else ""

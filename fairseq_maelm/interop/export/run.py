@@ -60,9 +60,9 @@ def export(
     Args:
         checkpoint: file of pretraining or fine-tuning.
         vocabulary: folder with dictionary, tokenizer, labels and manifest; None for the folder of the checkpoint.
-        output: folder to make.
+        output: folder to create.
         settings: options of the export.
-        replace: whether to rename an existing folder of this name.
+        replace: whether to rename an existing folder with the name ``output``.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -114,9 +114,9 @@ def _choose(source: LoadedCheckpoint, settings: ExportSettings) -> Target:
 
 
 def write_checkpoint(source: LoadedCheckpoint, folder: Path, output: Path) -> Export:
-    """Write a checkpoint without the optimizer's state, and the files that its task reads.
+    """Write a checkpoint without optimizer state, and the files that its task reads.
 
-    The result has the name ``output``, which the folder gets later.
+    The files are written to ``folder``, which is later renamed to ``output``; the result refers to ``output``.
     """
     checkpoint = source.checkpoint
     state = {name: value for name, value in checkpoint.state.items() if name != "last_optimizer_state"}
@@ -129,9 +129,9 @@ def write_checkpoint(source: LoadedCheckpoint, folder: Path, output: Path) -> Ex
 
 
 def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> dict[str, str]:
-    """Write the tokenizer's files, and return the texts of ``MAY_DIFFER`` that do differ, with the reason.
+    """Write the tokenizer's files; return the texts in ``MAY_DIFFER`` that are tokenized differently, text -> reason.
 
-    The source's own files are byte for byte those of the import.
+    An imported model's tokenizer files are written unchanged.
     """
     if target.kept is not None:
         for name in target.kept.files.keys() - {CONFIG_FILE}:
@@ -147,7 +147,7 @@ def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> d
 
 
 def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write config.json, the weights in a data type, and for the format "maelm" the model's code."""
+    """Write config.json, the weights cast to ``dtype`` and, for the format "maelm", the model's code."""
     settings = configuration(source, target)
     # Version 5 of transformers would compute in the weights' data type.
     data_types = {name for name in ("dtype", "torch_dtype") if name in settings}
@@ -164,7 +164,7 @@ def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: t
 
 
 def model_weights(source: LoadedCheckpoint, target: Target) -> dict[str, Tensor]:
-    """Return the weights of a folder, <float32>, by their names in it."""
+    """Return the weights of an export folder <float32> under the names of its format."""
     state: dict[str, Any] = source.model.state_dict()
     family, width = FAMILIES[target.format], source.options.encoder_embed_dim
     weights = weights_of_family(state, family, source.options, target.architecture, target.head)

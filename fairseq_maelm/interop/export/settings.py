@@ -1,4 +1,4 @@
-"""The options of ``maelm export``, and the formats and architectures that they name; the help needs nothing else."""
+"""The options of ``maelm export``, and their formats and architectures, without slow imports for ``--help``."""
 
 import argparse
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
 
 
 def _format(text: str) -> str:
-    """Return the name of a format; for "onnx" say from which formats it starts."""
+    """Return the name of a format; for "onnx" raise an error that explains how to get there."""
     if text == "onnx":
         raise argparse.ArgumentTypeError(
             "export --format mpnet, roberta or modernbert, and give the folder to torch.onnx.export; the guide "

@@ -26,29 +26,30 @@ _LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classificati
 
 @dataclass(frozen=True)
 class Target:
-    """The target of an export: format, architecture, head and labels, and what an import kept of its source."""
+    """The target of an export: format, architecture, head and labels, and the kept files of an imported source."""
 
     format: str  # one of ``FORMATS``
     architecture: str  # one of ``ARCHITECTURES``
     head: str | None = None  # name of the fine-tuned head
     labels: tuple[str, ...] | None = None  # names of the head's outputs
-    kept: SourceFiles | None = None  # what the import kept of a source whose ids and files the folder has
+    kept: SourceFiles | None = None  # files and ids of the imported source, if the folder gets the same
 
     @property
     def class_name(self) -> str:
-        """The class that opens the folder."""
+        """The name of the transformers class that opens the folder."""
         return FORMATS[self.format] + ARCHITECTURES[self.architecture]
 
     @property
     def auto_class(self) -> str:
-        """The auto class of transformers for this architecture."""
+        """The name of transformers' auto class for this architecture."""
         return AUTO_CLASSES[self.architecture]
 
 
 def default_format(source: LoadedCheckpoint) -> str:
-    """Return the format of the model that was imported, or else the stock one that the model fits.
+    """Return the default export format of a model.
 
-    A model that no stock class computes gets the format "maelm".
+    It is the format from which the model was imported; otherwise the format of a stock class that can represent the
+    model; otherwise "maelm".
     """
     kind = source.imported_as
     # Names of special tokens tell BERT from RoBERTa, whose layers are equal.
@@ -65,7 +66,7 @@ def choose_target(
     head: str | None = None,
     labels: Path | None = None,
 ) -> Target:
-    """Choose what an export to ``form``, one of ``FORMATS``, or raise ValueError if it would not be exact.
+    """Choose what an export to ``form``, one of ``FORMATS``, contains; raise ValueError if it would not be exact.
 
     The default architecture is what the checkpoint was trained for, or the encoder alone if the format cannot represent
     its prediction of masks. ``head`` is needed only if there are several; ``labels`` is a file with one label per line.
@@ -87,7 +88,7 @@ def choose_target(
 
 
 def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
-    """Return the reasons why the format cannot represent the target; empty if it can."""
+    """Return the reasons why the format cannot represent the target; empty if there are none."""
     layer = source.options.layer
     if (layer == "modern") != (target.format == "modernbert"):
         return [f"its layers are {layer}: --format modernbert is for modern layers, other formats are for other layers"]

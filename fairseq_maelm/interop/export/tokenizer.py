@@ -1,4 +1,4 @@
-"""A tokenizer.json with the dictionary's ids, made from a sentencepiece model or imported."""
+"""Tokenizer files with the dictionary's ids, from a sentencepiece model or an imported tokenizer.json."""
 
 import json
 import re
@@ -28,16 +28,16 @@ _PART = "\x01"
 
 
 def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
-    """Make a ``tokenizers.Tokenizer`` with the ids of a dictionary; raise ValueError if none gives the same tokens.
+    """Make a ``tokenizers.Tokenizer`` with a dictionary's ids; raise ValueError if it cannot give the same tokens.
 
     ``file`` is a byte-pair or unigram model of sentencepiece, or a tokenizer.json that was imported with the
-    dictionary. The dictionary includes ``<mask>``; symbols that are not pieces keep their ids and are never produced.
+    dictionary. The dictionary includes ``<mask>``; symbols that are not pieces keep their ids but are never produced.
     """
     return _imported(file, dictionary) if file.suffix == ".json" else _of_sentencepiece(file, dictionary)
 
 
 def _imported(file: Path, dictionary: Dictionary) -> Any:
-    """Open an imported tokenizer, which keeps its names of special tokens."""
+    """Open an imported tokenizer; the source's names of special tokens are kept."""
     from tokenizers import Tokenizer
 
     ImportedTokenizer(str(file), dictionary)  # raises ValueError for another dictionary
@@ -208,12 +208,12 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
 
 
 def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[str]:
-    """Return the texts that check an export: the hard strings, and every piece except ``special`` tokens as a word."""
+    """Return the texts that verify an export: ``HARD_STRINGS``, and each piece except special tokens as a text."""
     known = {*FAIRSEQ_SYMBOLS, MASK, *special}
     pieces = [symbol.replace(WORD_START, " ") for symbol in dictionary.symbols if symbol not in known]
     return HARD_STRINGS + [piece for piece in pieces if "madeupword" not in piece and not _BYTE.fullmatch(piece)]
 
 
 def has_ties(file: Path) -> bool:
-    """Return whether a text may have several best segmentations, as with sentencepiece's unigram models."""
+    """Return True for sentencepiece unigram models, where several segmentations may have the same best score."""
     return file.suffix != ".json" and bool(_read_model(file).trainer_spec.model_type == _UNIGRAM)

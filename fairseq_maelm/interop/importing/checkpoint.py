@@ -1,4 +1,4 @@
-"""Imported models as checkpoints before their first update, and their options as words for fairseq-train."""
+"""Convert imported models to checkpoints without training state, and to arguments of fairseq-train."""
 
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
 
 def fairseq_options(model: dict[str, Any]) -> list[str]:
-    """Return the words for fairseq-train that build a model: --arch, and the options that differ from their defaults.
+    """Return the arguments of fairseq-train that build a model: --arch, and all options with non-default values.
 
-    The default of an option may follow from another one, as that of --local-rotary-base from --rotary-base.
+    The default of an option may depend on another option: --local-rotary-base defaults to --rotary-base.
     """
 
     def agrees(size: dict[str, Any]) -> bool:
@@ -29,7 +29,7 @@ def fairseq_options(model: dict[str, Any]) -> list[str]:
 
     arch = next((name for name, size in SIZES.items() if agrees(size)), DEFAULT_SIZE)
     given: dict[str, Any] = {}
-    # In the order of their declaration, in which an option is declared after those that its default follows from.
+    # In declaration order: options are declared after the options that their defaults depend on.
     for name in [name for name in MaelmModelConfig.__dataclass_fields__ if name in model]:
         config = MaelmModelConfig(_name=arch, **given)
         complete_config(config)
@@ -42,12 +42,12 @@ def fairseq_options(model: dict[str, Any]) -> list[str]:
 
 
 def task_options(options: dict[str, Any]) -> list[str]:
-    """Return options of the task maelm as words for fairseq-train."""
+    """Return options of the task ``maelm`` as arguments of fairseq-train."""
     return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def converted(source: Source, dictionary: Any, folder: Path) -> LoadedCheckpoint:
-    """Return a source as the checkpoint that ``folder`` will hold; ``dictionary`` includes <mask>."""
+    """Convert a source to the checkpoint to be saved in ``folder``; ``dictionary`` includes <mask>."""
     weights, order = dict(source.weights), source.vocabulary.order
     if order != list(range(len(order))):
         for name in ("encoder.embed_tokens.weight", "lm_head.bias"):
@@ -62,7 +62,7 @@ def converted(source: Source, dictionary: Any, folder: Path) -> LoadedCheckpoint
 
 
 def _configuration(source: Source) -> Any:
-    """Return the sections "task" and "model" as fairseq's trainer completes them."""
+    """Return a config with the sections "task" and "model", with all defaults that fairseq-train would fill in."""
     tokens = source.options.get("max_positions", MaelmModelConfig.max_positions)
     # The data folder is given when the checkpoint is loaded.
     task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **source.task_options)

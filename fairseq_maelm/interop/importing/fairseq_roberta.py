@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq's `--arch roberta` as sources: RoBERTa, XLM-R, CamemBERT and others."""
+"""Import checkpoints of fairseq's `--arch roberta`: RoBERTa, XLM-R, CamemBERT and others."""
 
 import re
 from argparse import Namespace
@@ -36,7 +36,7 @@ _SIZES = {
 
 @dataclass
 class RobertaOptions:
-    """The options of fairseq's RoBERTa that matter for a trained checkpoint."""
+    """The options of fairseq's RoBERTa that affect the outputs of a trained checkpoint."""
 
     encoder_layers: int
     encoder_embed_dim: int
@@ -90,7 +90,7 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
 
 
 def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dictionary: Dictionary) -> RobertaModel:
-    """Build the source's model from its options, whose sizes must be those of its weights, and load the weights."""
+    """Build the source's model from its options and load the weights, whose sizes must match."""
     # The first versions of fairseq's RoBERTa named the encoder a decoder.
     renamed = {re.sub(r"^decoder\.", "encoder.", name): weight for name, weight in weights.items()}
     args = Namespace(**declared_options(options, RobertaOptions, path, "model"))
@@ -154,7 +154,7 @@ def _read_vocabulary(folder: Path, dictionary: Dictionary) -> SourceVocabulary:
 
 
 def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
-    """Return GPT-2's byte pairs as a tokenizer.json with the dictionary's ids."""
+    """Return a tokenizer.json for GPT-2's byte-pair encoding with the dictionary's ids."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
     pieces: dict[str, int] = read_json(folder / GPT2_FILES[0])

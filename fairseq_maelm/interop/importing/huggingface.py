@@ -1,4 +1,4 @@
-"""Hugging Face folders with the architecture of BERT, RoBERTa, MPNet or ModernBERT as sources."""
+"""Import Hugging Face folders with the architecture of BERT, RoBERTa, MPNet or ModernBERT."""
 
 import logging
 import re
@@ -56,7 +56,7 @@ _HEAD_NAMES = {
 
 
 def open_folder(folder: Path) -> Source:
-    """Read a folder that save_pretrained of transformers wrote, without running its code."""
+    """Read a folder saved by transformers' ``save_pretrained``, without running code from the folder."""
     refuse_special_files(folder.iterdir())
     config = read_config(folder)
     theirs, files = read_weights(folder)
@@ -88,7 +88,7 @@ def open_folder(folder: Path) -> Source:
 
 
 def _architecture(folder: Path, config: dict[str, Any], theirs: dict[str, Tensor]) -> str:
-    """Infer the architecture from the LM head's weights or, as other heads look alike, from the configuration."""
+    """Infer the architecture from the weights of an LM head; other heads, which look alike, from the configuration."""
     family, named = FAMILIES[config["model_type"]], str(config.get("architectures"))
     if family.lm_head["lm_head.bias"] in theirs:
         return "masked-lm"
@@ -102,7 +102,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
     """Read all weights of a folder in single precision, from one file or from shards, without running pickled code.
 
     Returns:
-        name -> tensor, without the prefix of the base model; and the files.
+        a dict name without the base model's prefix -> tensor; and the files that were read.
     """
     name = next((name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
     if name is None:
@@ -124,7 +124,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
 
 
 def _current(name: str) -> str:
-    """Return a weight's current name; the first BERTs use TensorFlow's names for LayerNorm weights."""
+    """Return a weight's modern name; early BERT files use TensorFlow's names for LayerNorm weights."""
     return re.sub(r"LayerNorm\.(gamma|beta)$", lambda old: f"LayerNorm.{_OLD_NAMES[old[1]]}", name)
 
 
@@ -149,7 +149,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
 def convert_weights(
     folder: Path, config: dict[str, Any], theirs: dict[str, Tensor], architecture: str, head: str | None
 ) -> dict[str, Tensor]:
-    """Convert weights to our names, in the source's order of the vocabulary, and remove them from ``theirs``."""
+    """Move weights from ``theirs`` to a dict with our names; vocabulary rows stay in the source's order."""
     family, options = FAMILIES[config["model_type"]], model_options(config)
     types = theirs.pop("embeddings.token_type_embeddings.weight", None)
     for name, other in _TIED.items():

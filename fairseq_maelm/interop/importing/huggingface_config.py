@@ -1,4 +1,4 @@
-"""The configuration of a Hugging Face folder: its check and its conversion to our options."""
+"""Check the configuration of a Hugging Face folder and convert it to our options."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +95,7 @@ def _check_sizes(folder: Path, config: dict[str, Any]) -> None:
 
 
 def check_numbers(folder: Path, settings: dict[str, Any], file: str) -> None:
-    """Refuse sizes that no model has, before a library makes a list of this length or counts up to it."""
+    """Refuse implausibly large sizes, for which a library could run out of memory or time."""
     for name, value in settings.items():
         largest = _DEEPEST if name.endswith("layers") else _MOST_LABELS if name == "num_labels" else _LARGEST
         is_size = name in _WHOLE or isinstance(value, int | float) and name not in _NO_SIZES
@@ -170,7 +170,7 @@ def _local_layers(config: dict[str, Any]) -> list[bool]:
 
 
 def _global_every(local: list[bool]) -> int:
-    """Return the period of global layers."""
+    """Return the distance between two successive layers with global attention."""
     return next((number for number, each in enumerate(local) if number and not each), len(local))
 
 
@@ -218,19 +218,19 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _predicts_masks(config: dict[str, Any]) -> bool:
-    """Return whether the folder is of the format maelm and predicts masks; others may keep the decoder's options."""
+    """Return whether a folder in the format "maelm" predicts masks; encoders may have decoder options too."""
     return config["model_type"] == "maelm" and "MaelmForMaskedLM" in (config.get("architectures") or [])
 
 
 def task_options(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the task ``maelm`` that continue the source's pretraining."""
+    """Return the options of the task ``maelm`` with which the source's pretraining can be continued."""
     if _predicts_masks(config):
         return {name: str(config[name]) for name in ("masked_input", "encoder_positions")}
     return MLM_TASK
 
 
 def padding(config: dict[str, Any]) -> int:
-    """Return the model's padding id, by default as in transformers."""
+    """Return the model's padding id, with transformers' default."""
     default = (
         50_283 if config["model_type"] == "modernbert" else 1 if FAMILIES[config["model_type"]].position_offset else 0
     )
@@ -238,5 +238,5 @@ def padding(config: dict[str, Any]) -> int:
 
 
 def position_offset(config: dict[str, Any]) -> int:
-    """Return the row of the position table for the first token: 0, or that of padding plus 1 as in RoBERTa."""
+    """Return the row of the position table for the first token: 0 or, as in RoBERTa, padding id + 1."""
     return padding(config) + 1 if FAMILIES[config["model_type"]].position_offset else 0

@@ -1,4 +1,4 @@
-"""The vocabulary of a Hugging Face folder as a fairseq dictionary, with its tokenizer."""
+"""Convert the vocabulary and tokenizer of a Hugging Face folder to a fairseq dictionary and tokenizer."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -36,9 +36,9 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
     """Order the embeddings of a model as a fairseq dictionary: <s>, <pad>, </s>, <unk>, all other tokens, <mask>.
 
-    RoBERTa and MPNet have this order already, so their ids do not change. The tokens of the folder's tokenizer.json get
-    our ids; text is encoded with the folder's sentencepiece model if it has one. ``rows`` is the number of
-    embeddings, and ``pad`` the model's id of the padding symbol.
+    RoBERTa and MPNet already have this order, so their ids do not change. The folder's tokenizer.json is renumbered to
+    our ids, but text is tokenized with the folder's sentencepiece model if there is one. ``rows`` is the number of
+    embeddings, and ``pad`` the model's padding id.
     """
     tokenizer = open_source_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
@@ -66,7 +66,7 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
 
 
 def open_source_tokenizer(folder: Path) -> Any:
-    """Open the tokenizer of a Hugging Face folder, as ``tokenizers.Tokenizer``."""
+    """Open the tokenizer of a Hugging Face folder as a ``tokenizers.Tokenizer``."""
     if (folder / TOKENIZER_FILE).is_file():
         # transformers might ignore this file and use another class of tokenizers for the kind of model.
         return open_tokenizer_file(folder / TOKENIZER_FILE)
@@ -83,7 +83,7 @@ def open_source_tokenizer(folder: Path) -> Any:
 
 
 def encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
-    """Return a function that turns texts into ids, without special symbols, truncation and padding."""
+    """Return a function from a text to its token ids, without special symbols, truncation or padding."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: list(encode_text(tokenizer, text).ids)
@@ -113,7 +113,7 @@ def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
 
 
 def _symbols(rows: Sequence[tuple[int, str | None]]) -> list[str]:
-    """Return names for the ordinary symbols that are allowed in dict.txt: different, and without white space."""
+    """Return names for the ordinary symbols that are valid in dict.txt: distinct and without white space."""
     taken = {*FAIRSEQ_SYMBOLS, MASK_SYMBOL}
     symbols = []
     for number, token in rows:
@@ -128,7 +128,7 @@ def _symbols(rows: Sequence[tuple[int, str | None]]) -> list[str]:
 
 
 def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
-    """Rename symbols that are not pieces of the sentencepiece model as fillers."""
+    """Rename symbols that are not pieces of the sentencepiece model to filler symbols."""
     pieces = set(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
     missing = pieces.difference(symbols)
     if missing:
@@ -139,7 +139,7 @@ def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
 
 
 def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
-    """Return the content of a tokenizer.json with new ids for all tokens; ``where`` is named in errors."""
+    """Return the content of a tokenizer.json with new token ids; ``where`` is the place in error messages."""
     state = json.loads(content)
     model = state["model"]
     _add_to_model(model, state["added_tokens"])
@@ -158,7 +158,7 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
 
 
 def _add_to_model(model: dict[str, Any], added: list[dict[str, Any]]) -> None:
-    """Add the added tokens to the model's vocabulary; elsewhere the library tokenizers ignores their ids."""
+    """Add the added tokens to the model's vocabulary; the library tokenizers ignores their ids elsewhere."""
     pieces = model["vocab"]
     if isinstance(pieces, dict):
         model["vocab"] = pieces | {token["content"]: token["id"] for token in added}
@@ -171,7 +171,7 @@ def _add_to_model(model: dict[str, Any], added: list[dict[str, Any]]) -> None:
 
 
 def _renumber_unigram(model: dict[str, Any], number_of: dict[int, int]) -> tuple[list[Any], Any]:
-    """Reorder the pieces, whose ids are their list indices; return them with the unknown piece's id."""
+    """Return the list of pieces in the order of the new ids, and the new id of the unknown piece."""
     pieces: dict[int, Any] = {number_of[number]: piece for number, piece in enumerate(model["vocab"])}
     lowest = min(score for _, score in pieces.values())
     # Rows without a token come before <mask>.

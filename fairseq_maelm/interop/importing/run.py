@@ -1,4 +1,4 @@
-"""Import of a source into a verified folder for fairseq: checkpoint, dictionary and tokenizer."""
+"""Import a model into a verified folder for fairseq: checkpoint, dictionary and tokenizer."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -65,7 +65,7 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
         path: Hugging Face folder, or checkpoint of fairseq's RoBERTa.
         output: folder to write, which must not exist.
         vocabulary: for a checkpoint, the folder of its dict.txt; by default the checkpoint's folder.
-        name: name of the source in the record; by default the path's last part.
+        name: name of the source for the records; by default the last part of the path.
 
     Raises:
         FileNotFoundError: a file of the source is missing.
@@ -93,7 +93,7 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
 
 
 def _refuse_checkpoint(path: Path) -> None:
-    """Refuse a folder that is a checkpoint already, or the name of an encoder that comes with the package."""
+    """Refuse a folder that is already a fairseq checkpoint, or the name of an encoder included in the package."""
     if (path / CHECKPOINT_FILE).is_file() or (not path.exists() and str(path) in shipped_encoders()):
         raise ValueError(
             f"{path} is a checkpoint already: give it as --checkpoint; `maelm export --checkpoint {path} --format "
@@ -137,7 +137,7 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
 
 
 def _write_tokenizer(ours: LoadedCheckpoint, folder: Path) -> None:
-    """Write the tokenizer's files for transformers, with our ids, next to the vocabulary's own."""
+    """Write tokenizer files for transformers, with our ids; existing vocabulary files are kept."""
     if (folder / TOKENIZER_FILE).is_file():
         tokenizer = open_tokenizer_file(folder / TOKENIZER_FILE)
     else:
@@ -148,7 +148,7 @@ def _write_tokenizer(ours: LoadedCheckpoint, folder: Path) -> None:
 
 
 def _verify(path: Path, source: Source, ours: LoadedCheckpoint) -> list[Agreement]:
-    """Compare the source's model with the checkpoint, and refuse differences beyond rounding."""
+    """Compare the source's outputs with the checkpoint's; raise ValueError for more than rounding errors."""
     head = next(iter(ours.checkpoint.heads), None)
     return agreements(
         source.compute,

@@ -1,4 +1,4 @@
-"""The model that is imported, in one form for all kinds of sources."""
+"""The common representation of models to be imported."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from torch import Tensor
 class SourceVocabulary:
     """The source's vocabulary in the order of a fairseq dictionary."""
 
-    order: list[int]  # [V] the source's number of each of our symbols
+    order: list[int]  # [V] map from our ids to the source's ids
     symbols: list[str]  # [V - 5] the symbols of dict.txt: ours without the first four and <mask>
     files: dict[str, bytes]  # sentencepiece model or tokenizer, file name -> content; empty if there is none
     tokenize: Callable[[str], list[int]] | None = None  # the source's tokenizer, without special symbols
@@ -37,5 +37,5 @@ MLM_TASK = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_pr
 
 
 def refuse(path: Any, reason: str) -> ValueError:
-    """Return the error that says why a source cannot be imported."""
+    """Return the error to raise if a source cannot be imported, with the reason."""
     return ValueError(f"{path} cannot be imported exactly: {reason}")
