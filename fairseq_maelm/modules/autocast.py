@@ -18,17 +18,16 @@ LAYER_NORM_EPS = 1e-5
 def computing_in(precision: str, weight: Tensor, training: bool) -> "AbstractContextManager[Any]":
     """Return the context in which a model computes.
 
-    With "bf16", torch's autocast uses bfloat16 in matrix products and attention, and ``LayerNorm`` below for the states
-    between them. Gradients of weights are in single precision.
+    With "bf16", torch's autocast uses bfloat16 in matrix products and attention, and ``LayerNorm`` below uses it for
+    the states between them. Gradients of weights are in single precision.
 
     Args:
         precision: one of ``fairseq_maelm.options.PRECISIONS``.
-        weight: any weight of the model. Weights that were converted to half precision for inference are used as they
-            are.
+        weight: any weight of the model. If it was converted to half precision for inference, autocast is not used.
         training: True if the model is being trained.
 
     Raises:
-        ValueError: it is combined with fairseq's half precision in training.
+        ValueError: "bf16" is combined with fairseq's half precision in training.
     """
     if precision == "fp32":
         return nullcontext()
@@ -70,9 +69,9 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 
 
 def multiplies_bfloat16(device: str) -> bool:
-    """Return True if this type of device has instructions that multiply matrices in bfloat16.
+    """Return True if this type of device has instructions for matrix products in bfloat16.
 
-    They are those of most GPUs, and AMX or AVX512_BF16 of CPUs.
+    Most GPUs have them, and CPUs with AMX or AVX512_BF16.
     """
     if device == "cpu":
         names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
@@ -81,14 +80,14 @@ def multiplies_bfloat16(device: str) -> bool:
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's LayerNorm, except that its results under autocast have the type of matrix products.
+    """torch's LayerNorm, but under autocast the result has the dtype of matrix products.
 
     Under autocast on a GPU, torch's own LayerNorm returns float32: the states between layers would take twice the
-    memory and be cast before every product. Both compute mean and variance in single precision. States in single
-    precision, such as sums of embeddings, are rounded only after they are normalized.
+    memory and be cast before every product. Mean and variance are still computed in single precision. States in single
+    precision, such as sums of embeddings, are rounded only after normalization.
 
     Attributes:
-        single: return single precision instead, as for the residual sums of pre-norm layers.
+        single: return single precision even under autocast, as for the residual sums of pre-norm layers.
     """
 
     single = False

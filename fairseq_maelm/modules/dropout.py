@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Size, Tensor
 from torch.autograd.function import once_differentiable
 
-# Largest relative error of the probability of dropping, and of keeping; 0.1 becomes 26 / 256.
+# Maximum relative error of the probabilities of dropping and keeping; 0.1 becomes 26 / 256.
 _TOLERANCE = 0.02
 
 
 class DropoutGrid(NamedTuple):
-    """The rule by which a random integer decides to drop or keep an element.
+    """The rule by which a random integer decides whether an element is dropped or kept.
 
     Attributes:
-        dtype: type of the integers, which are uniform over its whole range.
+        dtype: type of the integers, which are uniform over the type's whole range.
         threshold: an element is kept if its integer is at least this.
         scale: exactly 1 / probability of keeping, so that dropout preserves the mean.
     """
@@ -30,7 +30,7 @@ class DropoutGrid(NamedTuple):
 
 
 def dropout_grid(probability: float) -> DropoutGrid:
-    """Return the coarsest grid, in bits, whose dropout probability is close enough to the given one in (0, 1)."""
+    """Return the grid with the fewest bits whose dropout probability is close enough to ``probability``, in (0, 1)."""
     for dtype in (torch.int8, torch.int16, torch.int32):
         values = 2 ** (8 * dtype.itemsize)
         dropped = min(round(probability * values), values - 1)
@@ -70,7 +70,7 @@ class _Dropout(torch.autograd.Function):
 
 
 def _kept(decisions: Tensor, grid: DropoutGrid, dtype: torch.dtype) -> Tensor:
-    # Comparing directly into the final type saves a pass that would convert booleans.
+    # Writing the comparison in the final dtype saves a pass that would convert booleans.
     return torch.ge(decisions, grid.threshold, out=torch.empty(decisions.shape, dtype=dtype))
 
 
@@ -79,7 +79,7 @@ def _by_torch(states: Tensor) -> bool:
 
 
 def dropout(states: Tensor, probability: float, training: bool) -> Tensor:
-    """Zero each element in training with a probability in [0, 1), and scale the others to preserve the mean.
+    """In training, zero each element with a probability in [0, 1), and scale the others to preserve the mean.
 
     On a CPU the probability is rounded, by at most 2 percent (0.1 becomes 0.1016).
     """

@@ -17,7 +17,7 @@ class MaskedTokenHead(nn.Module):
 
     Args:
         input_dim: width of the decoder's states, or of the encoder's without a decoder.
-        embed_dim: width D of the token embeddings; another linear layer projects to it from a different width.
+        embed_dim: width D of the token embeddings. If ``input_dim`` differs, another linear layer projects to D.
         vocabulary_size: number of symbols V.
         layer_norm_eps: epsilon of LayerNorm.
         modern: omit the biases of the dense layer and LayerNorm, as ModernBERT does.
@@ -94,7 +94,7 @@ class TokenHead(nn.Module):
 
     Args:
         embed_dim: width D of the encoder.
-        num_outputs: number of scores of a token: of tags, or 2 for the start and the end of an answer.
+        num_outputs: number of scores for each token: the number of tags, or 2 for the start and end of an answer.
         dropout: probability of dropout before the projection, in [0, 1).
     """
 
@@ -113,7 +113,7 @@ class ModernTokenHead(TokenHead):
 
     def __init__(self, embed_dim: int, num_outputs: int, dropout: float, layer_norm_eps: float) -> None:
         super().__init__(embed_dim, num_outputs, dropout)
-        # The name distinguishes it in a checkpoint from a sentence head, whose dense layer is named "dense".
+        # Not named "dense", which in a checkpoint identifies a sentence head.
         self.transform = nn.ModuleDict(
             {
                 "dense": nn.Linear(embed_dim, embed_dim, bias=False),

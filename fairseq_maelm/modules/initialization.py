@@ -1,4 +1,4 @@
-"""Random weights at the start of training."""
+"""Initialize weights randomly at the start of training."""
 
 from torch import nn
 
@@ -12,7 +12,7 @@ _RELATIVE_STD = 0.02
 def initialize(module: nn.Module, std: float, embedding_std: float) -> None:
     """Draw linear weights from N(0, std^2) and the embeddings of tokens and positions from N(0, embedding_std^2).
 
-    Biases and the padding's embedding are zero.
+    Set biases and the embedding of padding to zero.
     """
     if isinstance(module, nn.Linear):
         module.weight.data.normal_(mean=0.0, std=std)
@@ -28,7 +28,8 @@ def initialize(module: nn.Module, std: float, embedding_std: float) -> None:
 def scale_outputs(layers: nn.ModuleList) -> None:
     """Scale the output weights of modern layers by 1 / sqrt(2 L), so that residual sums do not grow with depth.
 
-    ModernBERT does so too (Radford et al., 2019). Layers with LayerNorm after each residual sum do not need it.
+    The scaling is from Radford et al. (2019); ModernBERT uses it too. Layers with LayerNorm after each residual sum do
+    not need it.
     """
     for layer in layers:
         if isinstance(layer, TransformerLayer) and layer.modern:

@@ -11,13 +11,12 @@ from torch.utils.checkpoint import checkpoint
 class Layer(nn.Module):
     """A layer of a stack.
 
-    Neither switch changes parameters or their names, and neither has an effect outside of training, so a checkpoint
-    does not depend on them.
+    Neither attribute changes parameters or their names, and both affect only training, so checkpoints do not depend on
+    them.
 
     Attributes:
-        compiles: use torch.compile where ``worth_compiling``. Layers of a kind share one graph for all shapes. For a
-            batch of a single sequence torch would need another graph, which is compiled only if no larger batch came
-            before.
+        compiles: use torch.compile where ``worth_compiling``. Layers of the same kind share one graph for all shapes. A
+            batch with a single sequence would need another graph: it is compiled only if no larger batch came before.
         recomputes: store only the layer's input, and recompute everything else in the backward pass with the same
             dropout (Chen et al., 2016, Training Deep Nets with Sublinear Memory Cost).
     """
@@ -41,12 +40,12 @@ class Layer(nn.Module):
 
 
 def worth_compiling(states: Tensor) -> bool:
-    """Return True on GPUs. On a CPU compiling takes time and saves none."""
+    """Return True on a GPU. On a CPU, compiled layers are not faster."""
     return states.is_cuda
 
 
 def in_graphs(layers: nn.ModuleList, states: Tensor) -> bool:
-    """Return True if these layers are compiled in this pass; their inputs should then always be of the same kind."""
+    """Return True if these layers are compiled in this pass; optional inputs should then be always or never None."""
     return any(layer.training and layer.compiles for layer in layers) and worth_compiling(states)
 
 

@@ -1,8 +1,8 @@
-"""Cross-entropy of a projection to the vocabulary that stores only a part of the logits at a time.
+"""Cross-entropy after a projection to the vocabulary, with only a part of the logits in memory at a time.
 
-Autograd would store the logits <float>[M, V], their log-probabilities and two gradients of that size. Here rows are
-processed in chunks: logits, loss, gradient of the logits, and their contributions to the gradients of states, weight
-and bias. Hsu et al. (2024, "Liger Kernel") do so with kernels for a GPU.
+Autograd would store the logits <float>[M, V], their log-probabilities and two gradients of that size. Here, each chunk
+of rows is processed at once: logits, loss, gradient of the logits, and the chunk's share of the gradients of states,
+weight and bias. Hsu et al. (2024, "Liger Kernel") do this with GPU kernels.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.autocast import autocast_dtype
 
-# Logits of a chunk. Every chunk adds a pass over the weight's gradient, so it should have hundreds of rows: with 64,000
-# symbols these numbers are 262 and 2,097 rows.
+# Number of logits in a chunk. Each chunk costs a pass over the weight's gradient, so it should have hundreds of rows:
+# with 64,000 symbols, these numbers give 262 and 2,097 rows.
 CPU_CHUNK = 2**24
 DEVICE_CHUNK = 2**27
-# Probabilities computed at a time, which stay in a CPU's cache.
+# Number of probabilities that are computed at a time, small enough for a CPU's cache.
 CPU_BLOCK = 2**18
 # Tensor cores need aligned rows; matrix products on a CPU do not.
 DEVICE_MULTIPLE = 64
@@ -47,8 +47,8 @@ class ChunkSettings(NamedTuple):
         dtype: type of logits and matrix products. Losses and sums over chunks are at least <float32>.
         chunk: maximum number of logits that are stored at a time, but at least one row.
         block: maximum number of probabilities, in single precision, that are stored at a time, but at least one row.
-        multiple: the vocabulary is padded to a multiple of this number for the computation. Unless it is one already,
-            this copies the weight; under autocast the cast does so anyway.
+        multiple: for the computation, the vocabulary is padded to a multiple of this number. Padding copies the weight,
+            as the cast under autocast does anyway.
     """
 
     dtype: torch.dtype
@@ -58,7 +58,7 @@ class ChunkSettings(NamedTuple):
 
 
 class _Gradients(NamedTuple):
-    """Gradients for the three inputs. Weight and bias gradients are summed over chunks, in the loss's dtype."""
+    """Gradients of states, weight and bias; the latter two are summed over chunks, in the dtype of the loss."""
 
     states: Tensor  # <dtype>[M, D]
     weight: Tensor  # <float>[V, D]
@@ -66,7 +66,7 @@ class _Gradients(NamedTuple):
 
 
 def default_settings(states: Tensor, weight: Tensor) -> ChunkSettings:
-    """Return the default settings for a device; the dtype is autocast's, or else the weight's."""
+    """Return the default settings for a device, with autocast's dtype or, without autocast, the weight's."""
     device = states.device.type
     dtype = autocast_dtype(device) or weight.dtype
     if device == "cpu":
@@ -75,7 +75,7 @@ def default_settings(states: Tensor, weight: Tensor) -> ChunkSettings:
 
 
 def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
-    """Yield the rows in as few parts as ``chunk`` logits allow; all but the last have equal size."""
+    """Yield the rows in as few chunks as ``chunk`` allows; all chunks but the last have equal size."""
     if rows:
         size = ceil(rows / ceil(rows * vocabulary_size / max(chunk, vocabulary_size)))
         for start in range(0, rows, size):
@@ -83,7 +83,7 @@ def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
 
 
 def pad_vocabulary(weight: Tensor, bias: Tensor, settings: ChunkSettings) -> tuple[Tensor, Tensor]:
-    """Cast and pad the projection; added symbols get the logit -inf, and so no probability and no gradient."""
+    """Cast and pad the projection; the added symbols get the logit -inf, so their probability and gradient are 0."""
     vocabulary_size = len(weight)
     size = ceil(vocabulary_size / settings.multiple) * settings.multiple
     if size == vocabulary_size:
@@ -106,16 +106,16 @@ class _Projection(NamedTuple):
 def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor | None) -> MaskedTokenLoss:
     """Compute the loss of logits <dtype>[m, V] with targets <int64>[m, 1].
 
-    With ``of_bias`` <float>[V], to which the gradient of the bias is added, the logits are overwritten by their
-    gradient: (probabilities - one-hot targets) * scale.
+    With ``of_bias`` <float>[V], also overwrite the logits by their gradient, (probabilities - one-hot targets) * scale,
+    and add the gradient of the bias to ``of_bias``.
     """
     probabilities = F.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
     largest, most_probable, correct = _largest(logits, probabilities, target)
-    # The probability of the largest logit is at least 1 / V, so its logarithm loses nothing.
+    # The probability of the largest logit is at least 1 / V, so its logarithm is accurate.
     log_sum = largest - most_probable.log()
     log_probs = logits.gather(1, target) - log_sum
     if of_bias is not None:
-        # Subtracting 1 from a rounded probability close to 1 would leave nothing.
+        # Subtracting 1 from a rounded probability close to 1 would lose all digits.
         gradient = probabilities.scatter_(1, target, torch.expm1(log_probs))
         if scale is not None:
             gradient.mul_(scale)
@@ -125,12 +125,12 @@ def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor
 
 
 def _largest(logits: Tensor, probabilities: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each row's largest logit, its probability, and whether the target is the first with it, all [m, 1]."""
+    """Return each row's largest logit, its probability, and whether the target is its first index, all [m, 1]."""
     if logits.device.type != "cpu":
         largest, place = logits.max(dim=-1, keepdim=True)
         return largest, probabilities.gather(1, place), place == target
-    # On a CPU the largest number alone takes a tenth of the time that its place takes, so the place is looked up only
-    # where another symbol has the target's logit.
+    # On a CPU, amax takes a tenth of the time of argmax, which is therefore used only where another symbol has the
+    # target's logit.
     of_target = logits.gather(1, target)
     others = logits.scatter_(1, target, float("-inf")).amax(dim=-1, keepdim=True)
     logits.scatter_(1, target, of_target)
@@ -141,7 +141,7 @@ def _largest(logits: Tensor, probabilities: Tensor, target: Tensor) -> tuple[Ten
 
 
 def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
-    """Allocate the gradients. The first chunk overwrites the weight's; without any chunk it must be zero."""
+    """Allocate the gradients. The first chunk overwrites the weight's gradient; without chunks, it must be zero."""
     precise = torch.promote_types(states.dtype, torch.float32)
     weight = torch.empty_like if len(states) else torch.zeros_like
     return _Gradients(
@@ -152,7 +152,7 @@ def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
 
 
 def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Tensor, projection: _Projection) -> None:
-    """Add a chunk's gradients, given its logits' gradient <dtype>[m, V]; the first chunk overwrites the weight's."""
+    """Add a chunk's gradients, given the logits' gradient <dtype>[m, V]; the first chunk overwrites the weight's."""
     torch.mm(logits, projection.weight, out=gradients.states[part])
     if logits.dtype == gradients.weight.dtype:
         gradients.weight.addmm_(logits.t(), states, beta=float(part.start > 0))
@@ -186,7 +186,7 @@ def _walk(
             correct += partial.correct
         if gradients is not None:
             _add_products(gradients, part, logits, states[part], projection)
-        del logits  # before the next chunk makes its own
+        del logits  # frees the logits before the next chunk allocates its own
     return MaskedTokenLoss(loss, correct), gradients
 
 
@@ -205,8 +205,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(states, weight, bias, target)
         ctx.settings = settings
-        # fp16 is coarse below 6e-5 and loses most probabilities of a large vocabulary unless the loss is scaled. The
-        # backward pass knows the scale: it computes the logits again, and then the gradients.
+        # fp16 is coarse below 6e-5 and loses most probabilities of a large vocabulary unless the loss is scaled. Only
+        # the backward pass knows the scale, so it recomputes the logits and then computes the gradients.
         early = with_gradients and settings.dtype != torch.float16
         result, ctx.gradients = _walk(states, weight, bias, target, settings, early)
         ctx.mark_non_differentiable(result.correct)
@@ -223,7 +223,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for gradient in gradients:
                 gradient.mul_(scale)
         of_weight, of_bias = gradients.weight, gradients.bias
-        if len(of_weight) > len(weight):  # to a view torch would not add other gradients in place
+        if len(of_weight) > len(weight):  # torch would not accumulate other gradients in place into a view
             of_weight, of_bias = of_weight[: len(weight)], of_bias[: len(bias)]
         return gradients.states.to(states.dtype), of_weight.to(weight.dtype), of_bias.to(bias.dtype), None, None, None
 
@@ -256,7 +256,7 @@ def linear_log_probabilities(states: Tensor, weight: Tensor, bias: Tensor, targe
 def linear_cross_entropy(
     states: Tensor, weight: Tensor, bias: Tensor, target: Tensor, settings: ChunkSettings | None = None
 ) -> MaskedTokenLoss:
-    """Compute ``F.cross_entropy(F.linear(states, weight, bias), target, reduction="sum")`` and count correct guesses.
+    """Compute ``F.cross_entropy(F.linear(states, weight, bias), target, reduction="sum")``; count correct predictions.
 
     Args:
         states: <float>[M, D]; M may be 0.

@@ -1,7 +1,7 @@
-"""The positions at which a layer's output is needed, if these are not all.
+"""The positions at which a layer's output is needed, if not at all of them.
 
-The last layer before the LM head reads every position, but its output is needed only at masked ones. Queries, attention
-outputs and the feed-forward network are not computed elsewhere.
+The last layer before the LM head reads every position, but its output is needed only at masked positions. Elsewhere, it
+computes no queries, attention outputs or feed-forward network.
 """
 
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from fairseq_maelm.batch import Layout
 
 
 class OutputPositions(NamedTuple):
-    """M output positions. Their states have the form [M, ...] or, for attention, [B, Q, ...].
+    """M output positions. Their states have the shape [M, ...] or, for attention, [B, Q, ...].
 
     Attributes:
         slots: <int64>[M] indices of the output positions in the flattened [B, S], ascending.
-        rows: <int64>[M] their indices in the flattened [B, Q].
-        length: largest number Q of output positions of a sequence.
+        rows: <int64>[M] indices of the output positions in the flattened [B, Q].
+        length: Q, the maximum number of output positions in a sequence.
     """
 
     slots: Tensor
@@ -30,7 +30,7 @@ class OutputPositions(NamedTuple):
         return states.flatten(0, 1).index_select(0, self.slots)
 
     def pad(self, rows: Tensor, batch: int) -> Tensor:
-        """Arrange rows [M, ...] by sequence, [B, Q, ...], padded with zeros."""
+        """Arrange rows [M, ...] by sequence: [B, Q, ...], padded with zeros."""
         shape = (batch, self.length, *rows.shape[1:])
         # In a compiled graph this condition would make two graphs.
         if not torch.compiler.is_compiling() and len(rows) == batch * self.length:

@@ -1,6 +1,6 @@
-"""The embeddings of a batch's tokens and that of the mask, looked up together.
+"""Look up the embeddings of a batch's tokens and of the mask together.
 
-The gradient of the table is as large as the table. Autograd would make one for the tokens and one for the mask, almost
+The gradient of the table is as large as the table. With two look-ups, autograd would make two such gradients, almost
 all zeros, and add them.
 """
 
@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 
 def embed(table: nn.Embedding, tokens: Tensor, mask_index: int) -> tuple[Tensor, Tensor]:
-    """Return the embeddings of tokens <int64>[B, S], <float>[B, S, D], and that of the mask, <float>[D]."""
+    """Return the embeddings <float>[B, S, D] of tokens <int64>[B, S], and the embedding <float>[D] of the mask."""
     return _Lookup.apply(table.weight, tokens, mask_index, table.padding_idx)
 
 
@@ -25,7 +25,7 @@ class _Lookup(torch.autograd.Function):
         ctx.save_for_backward(tokens)
         ctx.symbols, ctx.width, ctx.mask_index = *weight.shape, mask_index
         ctx.padding_idx = -1 if padding_idx is None else padding_idx
-        ctx.set_materialize_grads(False)  # a model without a decoder does not use the mask's
+        ctx.set_materialize_grads(False)  # a model without a decoder does not use the mask's embedding
         return F.embedding(tokens, weight), weight[mask_index].clone()
 
     @staticmethod

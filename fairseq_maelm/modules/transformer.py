@@ -16,7 +16,7 @@ from fairseq_maelm.modules.output_positions import OutputPositions
 # The paper's layer (Vaswani et al., 2017: LayerNorm after each residual sum) and ModernBERT's (Warner et al., 2024:
 # LayerNorm before each sub-layer, gated feed-forward network, no bias anywhere).
 LAYERS = ("post_norm", "modern")
-# Kinds of attention of a decoder. Checkpoints store the index in this tuple.
+# Values of ``--decoder-attention``. Checkpoints store the index in this tuple, so the order must not change.
 DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
 
 
@@ -25,9 +25,9 @@ class TransformerLayer(Layer):
 
     Args:
         config: sizes of the layer.
-        number: index in the stack. In a modern stack the very first sub-layer has no LayerNorm, because the embeddings
-            have one.
-        attention: one of ``DECODER_ATTENTION``. The attention bias says if self-attention is causal.
+        number: index in the stack. In a modern stack, the first sub-layer of layer 0 has no LayerNorm, because the
+            embeddings are already normalized.
+        attention: one of ``DECODER_ATTENTION``. Whether self-attention is causal depends on the attention bias.
     """
 
     def __init__(self, config: LayerConfig, number: int = 0, attention: str = "self") -> None:
@@ -35,7 +35,7 @@ class TransformerLayer(Layer):
         self.modern, self.dropout = config.modern, config.dropout
         self.self_attn: Any = None
         self.cross_attn: Any = None
-        # Whether the layer's input has been normalized.
+        # Whether the layer's input is already normalized.
         normalized = config.modern and number == 0
         if attention != "cross":
             self.self_attn = SelfAttention(config, number)
@@ -96,7 +96,8 @@ def run_layers(
 ) -> list[Tensor]:
     """Apply layers with self-attention to <float>[B, S, D]; return the input and the states after each layer.
 
-    With ``output_at`` the last states are <float>[M, D]. ``memory`` is what each layer's cross-attention reads.
+    With ``output_at``, the last states are <float>[M, D]. ``memory`` has each layer's keys and values for
+    cross-attention.
     """
     all_states = [states]
     for number, layer in enumerate(layers):

@@ -1,1 +1,1 @@
-"""Attention with relative positions: the layers, and the ways of computing it."""
+"""Attention with relative positions: the layers, and the backends that compute it."""

@@ -1,4 +1,4 @@
-"""The attention backends, and the choice between them. All compute the same as ``reference.attend``."""
+"""The attention backends and the automatic choice. All backends compute the same function as ``reference.attend``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,14 +14,14 @@ from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
 
 
 class Backend(NamedTuple):
-    """A way of computing ``reference.attend``.
+    """An implementation of ``reference.attend``.
 
     Attributes:
-        about: what it is, for the help of ``--attention``.
-        attend: the function. It must honor ``AttentionBias.dense`` and ``blind``; rotations are applied before.
-        attend_qkv: the same for queries, keys and values in one tensor.
-        device: the only type of device that it runs on; None for all.
-        local: the way of local attention, given queries, the bias without its window, and dropout.
+        about: description for the help of ``--attention``.
+        attend: the function. It must respect ``AttentionBias.dense`` and ``blind``; its inputs are already rotated.
+        attend_qkv: the same function for queries, keys and values in one tensor.
+        device: the only type of device that the backend runs on; None for all.
+        local: function (query, bias without a window, dropout) -> the ``Way`` to compute local attention.
     """
 
     about: str
@@ -35,8 +35,8 @@ def _of_parts(about: str, attend: Attend, device: str | None = None) -> Backend:
     return Backend(about, attend, partial(attend_parts, attend), device)
 
 
-# For rotary attention in bfloat16 on a CPU: with up to so many attention weights in a batch, the plain formula takes at
-# most half the time of torch's. With more it leaves the cache, and its backward pass is slower than this package's.
+# For rotary attention in bfloat16 on a CPU: up to this number of attention weights in a batch, the plain formula takes
+# at most half the time of torch's function. Above, it no longer fits the cache, and "cpu" has a faster backward pass.
 _PLAIN_FASTER_BELOW = 2**23
 
 
@@ -86,5 +86,5 @@ BACKENDS: dict[str, Backend] = {
     "triton": Backend("this package's for CUDA", triton.attend, triton.attend_qkv, "cuda", _local_by_triton),
 }
 ATTENTION_BACKENDS = tuple(BACKENDS)
-# These run on some machines only, so a checkpoint does not keep the choice.
+# These backends run only on some machines, so checkpoints do not store the choice of one.
 BACKENDS_OF_A_MACHINE = tuple(name for name, backend in BACKENDS.items() if backend.device is not None)

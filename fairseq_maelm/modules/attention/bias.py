@@ -1,7 +1,7 @@
-"""The input of attention apart from states: a learned relative bias, rotary positions, and hidden keys.
+"""The inputs of attention other than states: a learned relative bias, rotary positions, and hidden keys.
 
-Each step makes one ``AttentionBias`` for all layers of a stack. It stores the small tensors that define the bias.
-Backends that need the dense bias ask for it, and get the same tensor in every layer.
+Each forward pass makes one ``AttentionBias`` for all layers of a stack. It stores the small tensors that define the
+bias. Backends that need the dense bias call ``dense``, which returns the same tensor in every layer.
 """
 
 from typing import Any
@@ -22,14 +22,14 @@ class AttentionBias:
 
     Args:
         of_distance: <float>[H, 2P - 1] bias of each distance; the column is key position - query position + P - 1.
-        positions: <int64>[B, S] positions of the tokens, necessary for ``of_distance``; B may be 1 if all sequences
-            share them.
-        lengths: <int64>[B] number of tokens of each sequence; later keys are padding, in self-attention also queries.
+        positions: <int64>[B, S] positions of the keys, required by ``of_distance``; B may be 1 if all sequences share
+            them.
+        lengths: <int64>[B] number of tokens in each sequence. Later keys, and in self-attention queries, are padding.
         hidden: <bool>[B, S] True at keys that no query may read.
-        causal: let each query read only the keys up to its index.
-        query_positions: <int64>[B, Q] positions of the queries, if they are not those of the keys.
-        rotations: rotations of the keys, by rotary base.
-        query_rotations: rotations of the queries, if they are not those of the keys.
+        causal: let query i read only keys 0 to i.
+        query_positions: <int64>[B, Q] positions of the queries; None if they equal ``positions``.
+        rotations: rotary base -> rotation of the keys.
+        query_rotations: rotary base -> rotation of the queries; None if they equal ``rotations``.
         padded_to: S, for backends that compute the padding as separate sequences.
         window: hide keys whose positions are more than window // 2 from the query's; needs ``positions``.
         max_positions: upper bound of positions, exclusive, for backends that make a table of distances.
@@ -77,7 +77,7 @@ class AttentionBias:
         return self.of_distance is not None and self.of_distance.requires_grad and torch.is_grad_enabled()
 
     def read_from(self, output_at: OutputPositions, sequences: int) -> "AttentionBias":
-        """Return the bias for queries at ``output_at`` only, in a batch of ``sequences`` sequences."""
+        """Return the bias for the queries at ``output_at`` only; ``sequences`` is the batch size B."""
         query_positions = None
         if self.of_distance is not None and self.positions is not None:
             rows = output_at.take(self.positions.expand(sequences, -1))
@@ -94,7 +94,7 @@ class AttentionBias:
         )
 
     def blind(self, length: int) -> Tensor | None:
-        """Return the sequences whose keys are all hidden, <bool>[B, 1, 1, 1], or None if there are none."""
+        """Return <bool>[B, 1, 1, 1], True at sequences whose keys are all hidden, or None if there are none."""
         blind = self._blind
         if blind is None:
             hidden = self._hidden_keys(length)
@@ -104,14 +104,14 @@ class AttentionBias:
         if torch.compiler.is_compiling():
             return blind
         self._blind = blind
-        # On a GPU the look-up would wait for the device.
+        # Checking would synchronize with a GPU.
         return None if blind.device.type == "cpu" and not blind.any() else blind
 
     def dense(self, key: Tensor) -> Tensor | None:
-        """Return the differentiable dense bias for keys <float>[B, H, S, d_h], in their type.
+        """Return the differentiable dense bias for keys <float>[B, H, S, d_h], in the dtype of the keys.
 
-        It is <float>[B or 1, H or 1, Q or 1, S], or None if there is nothing to add; later calls return the same
-        tensor. Sequences whose keys are all hidden get no -inf, so that everything stays finite; see ``blind``.
+        The shape is [B or 1, H or 1, Q or 1, S]; None if there is nothing to add. Later calls return the same tensor.
+        Sequences whose keys are all hidden get no -inf, so that all results stay finite; see ``blind``.
         """
         if (
             torch.compiler.is_compiling()
@@ -126,7 +126,7 @@ class AttentionBias:
         return self._dense[kind]
 
     def index(self) -> Tensor:
-        """Return the column of each pair in ``of_distance``: <int64>[B, Q, S]."""
+        """Return the column of ``of_distance`` for each pair of query and key: <int64>[B, Q, S]."""
         assert self.of_distance is not None
         return self._distances() + self.of_distance.shape[1] // 2
 

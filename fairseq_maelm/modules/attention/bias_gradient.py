@@ -1,4 +1,4 @@
-"""A dense relative bias and its gradient, which autograd computes or which all layers sum in one buffer."""
+"""A dense relative bias and its gradient, computed by autograd or summed over all layers in one buffer."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 def spread(of_distance: Tensor, index: Tensor) -> Tensor:
     """Look up columns <int64>[B, S, S] of <float>[H, 2P - 1]; return <float>[B, H, S, S].
 
-    Outside of compiled graphs, the heads are the outermost dimension of the result in memory.
+    Except in compiled graphs, the result is stored as [H, B, S, S].
     """
     if torch.compiler.is_compiling():  # the compiler cannot derive the views below for all shapes
         return F.embedding(index, of_distance.t()).permute(0, 3, 1, 2)
@@ -35,8 +35,8 @@ def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch
 class Attach(torch.autograd.Function):
     """Adds the gradient to a dense bias [B, H, S, S] that was computed from ``of_distance`` without autograd.
 
-    It does not use ``save_for_backward``. Activation checkpointing requires that a recomputed layer saves as many
-    tensors as before, and the first layer, which computes the bias, would save more than in its recomputation.
+    It does not use ``save_for_backward``: activation checkpointing requires that a recomputed layer saves as many
+    tensors as before. The first layer computes the bias only in the forward pass, and would then save more tensors.
     """
 
     @staticmethod
@@ -65,8 +65,8 @@ class GradientSum:
         self._pass = -1
 
     def buffer(self) -> Tensor:
-        """Return the buffer <dtype>[B or 1, H, S, S] of the current backward pass, which starts with zeros."""
-        # A pass that does not need the table's gradient leaves a sum behind, which the next pass must not count.
+        """Return the buffer <dtype>[B or 1, H, S, S] of the current backward pass; at its start the buffer is zero."""
+        # A backward pass without a gradient of the table leaves a sum behind. The next pass must not include it.
         current = torch._C._current_graph_task_id()
         if self._buffer is None or self._pass != current:
             self._buffer = torch.zeros(self._shape, dtype=self._dtype, device=self.index.device)
@@ -81,10 +81,10 @@ class GradientSum:
 
 
 class Collect(torch.autograd.Function):
-    """Makes the table's backward pass run after the layers', through an empty tensor that links them.
+    """Makes the backward pass of the bias table run after those of all layers.
 
-    Every layer takes this tensor as an argument and adds to the sum in its backward. torch calls the backward of this
-    function after those of all layers.
+    Every layer takes the empty tensor that ``forward`` returns as an argument, and adds to the sum in its own backward
+    pass. torch therefore calls ``Collect.backward`` last.
     """
 
     @staticmethod

@@ -17,16 +17,16 @@ from fairseq_maelm.modules.attention.bias import AttentionBias, zero_where_blind
 from fairseq_maelm.modules.attention.bias_gradient import Collect, DenseBias, GradientSum
 from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
 
-# Up to so many keys, torch's fused attention, which works on vectors of 16, is slower than the plain formula: with 12
-# keys 2.3 times in bfloat16 and 1.4 times in single precision.
+# Up to this number of keys, torch's fused attention, which works on vectors of 16, is slower than the plain formula:
+# with 12 keys 2.3 times in bfloat16 and 1.4 times in single precision.
 SHORT = 15
-# Most attention weights of sequences that are computed together. Single short sequences cost more in calls than in
-# arithmetic; with more weights the buffers leave the cache.
+# Maximum number of attention weights that are computed together. Short sequences computed one by one cost more in calls
+# than in arithmetic; with more weights the buffers no longer fit the cache.
 _WEIGHTS_TOGETHER = 32_768
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
-    """Compute ``reference.attend`` for CPU tensors of one type.
+    """Compute ``reference.attend`` for CPU tensors of one dtype.
 
     With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.dropout``.
 
@@ -50,7 +50,7 @@ def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias 
     added = None if bias is None else bias.dense(key)
     if added is not None:
         weights += added
-    # torch's softmax takes three times as long for rows of so few numbers.
+    # torch's softmax takes three times as long for rows this short.
     weights -= weights.amax(dim=-1, keepdim=True)
     weights.exp_()
     weights /= weights.sum(dim=-1, keepdim=True)
@@ -59,7 +59,7 @@ def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias 
 
 
 def collecting(bias: AttentionBias, key: Tensor) -> DenseBias:
-    """Return the dense bias for layers that sum its gradient themselves; ``key`` as in ``AttentionBias.dense``."""
+    """Return the dense bias for layers that sum the bias gradient themselves; ``key`` as in ``AttentionBias.dense``."""
     if not bias.needs_gradient or bias.of_distance is None:
         return DenseBias(bias.dense(key))
     if key.dtype not in bias.kept:
@@ -72,7 +72,7 @@ def collecting(bias: AttentionBias, key: Tensor) -> DenseBias:
 
 
 def _sequences_together(weights: int) -> int:
-    """Return how many sequences to compute together if one has ``weights`` attention weights."""
+    """Return how many sequences to compute together if each has ``weights`` attention weights."""
     return max(1, _WEIGHTS_TOGETHER // max(weights, 1))
 
 
@@ -83,7 +83,7 @@ class _WeightBuffers:
         self._buffers = [example.new_empty(size) for _ in range(number)]
 
     def of_shape(self, shape: tuple[int, ...]) -> list[Tensor]:
-        """Return the buffers as uninitialized tensors of a shape."""
+        """Return uninitialized tensors of a shape that use the buffers' memory."""
         size = torch.Size(shape).numel()
         return [buffer[:size].view(shape) for buffer in self._buffers]
 
@@ -111,7 +111,7 @@ class _SequenceGroup:
         weights, kept = buffers.of_shape(self.shape)
         query, key, value = (each.flatten(0, 1) for each in self.inputs)
         self._compute_weights(query, key, weights)
-        # Comparing directly into floats saves a pass that would convert booleans.
+        # Writing the comparison as floats saves a pass that would convert booleans.
         torch.ge(self.decisions, self.grid.threshold, out=kept)
         output = _product(weights.mul_(kept).flatten(0, 1), value, self.grid.scale)
         return output.unflatten(0, self.shape[:2])
@@ -147,7 +147,7 @@ class _SequenceGroup:
         return tuple(each.unflatten(0, self.shape[:2]) for each in (of_query, of_key, of_value))
 
     def _compute_weights(self, query: Tensor, key: Tensor, weights: Tensor) -> None:
-        """Write softmax(Q K^T / sqrt(d_h) + bias) of queries and keys [G * H, ...] into ``weights``."""
+        """Write softmax(Q K^T / sqrt(d_h) + bias) into ``weights``; queries and keys are [G * H, ...]."""
         if self.bias is not None:
             weights.copy_(self.bias)
         flat, beta = weights.flatten(0, 1), 0.0 if self.bias is None else 1.0
@@ -156,7 +156,7 @@ class _SequenceGroup:
 
 
 def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
-    """Compute scale * first @ second, batched, into new memory: torch would fill strided memory matrix by matrix."""
+    """Compute scale * first @ second, batched, into a new contiguous tensor; torch is slow with strided outputs."""
     output = first.new_empty(*first.shape[:2], second.shape[2])
     return torch.baddbmm(output, first, second, beta=0.0, alpha=scale, out=output)
 
@@ -164,7 +164,7 @@ def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
 def _groups(
     tensors: tuple[Tensor, ...], bias: Tensor | None, decisions: Tensor | None, grid: DropoutGrid | None
 ) -> Iterator[tuple[slice, _SequenceGroup]]:
-    """Yield slices of query, key and value, sequence group by sequence group."""
+    """Yield each group of sequences, with its slice of the batch."""
     query, key, value = tensors
     together = _sequences_together(query.shape[1] * query.shape[2] * key.shape[2])
     for start in range(0, len(query), together):
@@ -208,7 +208,7 @@ class _Attention(torch.autograd.Function):
                 return F.scaled_dot_product_attention(query, key, value, attn_mask=bias.values)
             decisions = draw_decisions(torch.Size((*query.shape[:3], key.shape[2])), ctx.grid)
             ctx.save_for_backward(query, key, value, decisions)
-            # The heads of a position are contiguous, as the next matrix product reads them.
+            # Stored as [B, Q, H, d_h], because the next matrix product reads all heads of a position.
             output = query.new_empty(*query.transpose(1, 2).shape[:3], value.shape[-1]).transpose(1, 2)
             buffers = _buffers(query, key, 2)
             for part, group in _groups((query, key, value), bias.values, decisions, ctx.grid):

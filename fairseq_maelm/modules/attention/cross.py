@@ -22,7 +22,7 @@ class CrossAttention(MultiHeadAttention):
     def __init__(self, config: LayerConfig, number: int = 0) -> None:
         super().__init__(config, number)
         self.q_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
-        # Its rows are those of the keys, then those of the values.
+        # The rows of the keys come first, then those of the values.
         self.kv_proj = nn.Linear(config.embed_dim, 2 * config.embed_dim, not config.modern)
         self.out_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
 
@@ -41,9 +41,9 @@ class CrossAttention(MultiHeadAttention):
 
 
 def keys_and_values(layers: Sequence[CrossAttention], memory: Tensor, bias: AttentionBias | None) -> list[KeysValues]:
-    """Compute what each layer reads of ``memory`` <float>[B, S, D], all in one matrix product.
+    """Compute the keys and values of all layers from ``memory`` <float>[B, S, D] in one matrix product.
 
-    A product of all layers is faster than one for each, and the gradient of ``memory`` is summed inside it.
+    This is faster than a product for each layer, and its backward pass sums the gradient of ``memory`` over layers.
     ``bias`` has the rotations of the keys.
     """
     first = layers[0]
@@ -59,5 +59,5 @@ def keys_and_values(layers: Sequence[CrossAttention], memory: Tensor, bias: Atte
 
 
 def _joined(parameters: list[Tensor]) -> Tensor:
-    """Return the rows of all keys, then those of all values."""
+    """Concatenate the rows of all layers' keys, then those of all layers' values."""
     return torch.stack([each.unflatten(0, (2, -1)) for each in parameters], dim=1).flatten(0, 2)

@@ -27,10 +27,10 @@ class LayerConfig:
         attention_backend: one of ``ATTENTION_BACKENDS``.
         layer_norm_eps: epsilon of LayerNorm.
         modern: True for ModernBERT's layer, False for the paper's.
-        rotary_bases: empty without rotary positions; one base for all layers; or the base of global layers and that of
-            the others.
-        local_attention: window in tokens of the layers that are not global; None for global attention in all layers.
-        global_every: the first layer of so many is global.
+        rotary_bases: () without rotary positions; (base,) for all layers; or (base of global layers, base of local
+            layers).
+        local_attention: window in tokens of local layers; None if all layers are global.
+        global_every: layers with index 0, n, 2 n, ... are global, where n is this number.
     """
 
     embed_dim: int
@@ -67,7 +67,7 @@ class LayerConfig:
 
 
 class MultiHeadAttention(nn.Module):
-    """The common part of self-attention and cross-attention; subclasses compute queries, keys and values."""
+    """The base class of self-attention and cross-attention; subclasses compute queries, keys and values."""
 
     def __init__(self, config: LayerConfig, number: int) -> None:
         super().__init__()
@@ -79,14 +79,14 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None
     ) -> Tensor:
-        """Attend from <float>[B, Q, D], or output rows <float>[M, D], to <float>[B, H, S, d_h], and join the heads."""
+        """Attend from states <float>[B, Q, D] or <float>[M, D] to keys <float>[B, H, S, d_h], and join the heads."""
         query = query.unflatten(-1, (self.num_heads, -1))
         if self.rotary_base is not None:
             assert bias is not None, "rotary attention needs positions"
             query = rotate(query, bias.query_rotations[self.rotary_base])
         if output_at is not None:
             batch, _, length, _ = key.shape
-            # Blocks of local attention need a row for each token.
+            # Local attention in blocks needs a query for each token.
             query = output_at.pad(query, batch) if self.window is None else output_at.place(query, batch, length)
         joined = self._attend_heads(query.transpose(1, 2), key, value, bias).flatten(2)
         if output_at is None:
@@ -134,7 +134,7 @@ class SelfAttention(MultiHeadAttention):
         return split_rotated(packed, bias.rotations[self.rotary_base])
 
     def _attend_from(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions) -> Tensor:
-        """Return ``forward`` at the output positions, before the last projection; all states are keys and values."""
+        """Attend from the output positions to all positions; return the result before the output projection."""
         sizes = [states.shape[2], 2 * states.shape[2]]
         query_weight, kv_weight = self.qkv_proj.weight.split(sizes)
         query_bias, kv_bias = (None, None) if self.qkv_proj.bias is None else self.qkv_proj.bias.split(sizes)

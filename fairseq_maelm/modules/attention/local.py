@@ -1,10 +1,10 @@
 """Local attention: a token reads only tokens within half a window of its original position.
 
 As in ModernBERT (Warner et al., 2024), token i reads token j if |p_i - p_j| <= window // 2, where p are positions in
-the full sequence: dropping masked tokens changes no distance. Positions ascend by at least 1, so the distance of two
-indices never exceeds that of their positions, and a block of queries needs only the keys of three blocks. The blocks of
-all sequences become a batch for an ordinary backend: memory and time grow linearly with the length. The Triton kernels
-take whole sequences, and skip the tiles that the window hides.
+the full sequence: dropping masked tokens changes no distance. Positions ascend, so |i - j| <= |p_i - p_j|, and a block
+of queries needs only the keys of three blocks. The blocks of all sequences form a batch for an ordinary backend: memory
+and time grow linearly with the length. The Triton kernels take whole sequences and skip the tiles that the window
+hides.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ from fairseq_maelm.modules.attention.packed_qkv import Attend
 
 # Smaller blocks make matrix products too small to be efficient.
 _SMALLEST_BLOCK = 16
-# Up to so many blocks, hiding pairs of whole sequences is as fast: with blocks of 64 and 12 heads of 64 on a CPU, 1.0
-# of the time at 307 tokens, 1.3 at 435 and 3.6 at 1,434.
+# Up to this number of blocks, computing whole sequences with hidden pairs is as fast: with blocks of 64 and 12 heads of
+# 64 on a CPU, it takes 1.0 times as long as blocks at 307 tokens, 1.3 times at 435 and 3.6 times at 1,434.
 _DENSE_BLOCKS = 5
 
 
 class Way(Enum):
-    """The forms of local attention: blocks, views of blocks, or whole sequences of which the backend skips parts."""
+    """How to compute local attention: in blocks, in views of blocks, or in whole sequences with parts skipped."""
 
     BLOCKS = 0
     WINDOWS = 1
@@ -55,7 +55,7 @@ def attend_local(
         bias: bias without a window; it must have the tokens' positions, ascending in each sequence.
         window: width of the window in tokens.
         dropout: probability of dropping an attention weight, in [0, 1).
-        way: how the backend takes what is not short.
+        way: how to compute sequences that are not short.
 
     Returns:
         <float>[B, H, S, d_h]. Results at padding are undefined.
@@ -93,7 +93,7 @@ def key_blocks(states: Tensor, size: int) -> Tensor:
 
 
 def windowed(bias: AttentionBias, window: int) -> AttentionBias:
-    """Return the bias with a window."""
+    """Return a copy of the bias with a window."""
     positions = _positions(bias, 1 if bias.lengths is None else len(bias.lengths))
     return AttentionBias(bias.of_distance, positions, bias.lengths, window=window, max_positions=bias.max_positions)
 
@@ -101,7 +101,7 @@ def windowed(bias: AttentionBias, window: int) -> AttentionBias:
 def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> AttentionBias:
     """Return the bias of ``query_blocks`` and ``key_blocks``: a batch of [B * blocks] sequences.
 
-    Where all sequences share their positions and nothing is hidden, the batch still has all blocks.
+    The batch has all blocks even if all sequences share their positions and nothing is hidden.
     """
     size = block_size(window)
     positions = _positions(bias, sequences).expand(sequences, -1)
@@ -122,7 +122,7 @@ def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> 
 
 
 def _once(bias: AttentionBias, name: tuple[str, int], make: Callable[[], AttentionBias]) -> AttentionBias:
-    """Make a bias once for all layers; when compiling, make it in each layer, so that all layers have equal graphs."""
+    """Make a bias once for all layers or, when compiling, in each layer, so that all layers have equal graphs."""
     if torch.compiler.is_compiling():
         return make()
     if name not in bias.kept:
@@ -132,7 +132,7 @@ def _once(bias: AttentionBias, name: tuple[str, int], make: Callable[[], Attenti
 
 
 def _positions(bias: AttentionBias, sequences: int) -> Tensor:
-    """Return positions whose padding repeats the last token's, so that every query reads a token or a hidden block."""
+    """Return the positions, with the last token's at padding: then each query reads a token or a hidden block."""
     assert bias.positions is not None, "local attention needs positions"
     if bias.lengths is None:
         return bias.positions

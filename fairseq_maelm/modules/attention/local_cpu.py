@@ -1,8 +1,8 @@
-"""Local attention on a CPU by torch's fused function, with windows that are views: no key is copied for its neighbors.
+"""Local attention on a CPU by torch's fused function, with windows of keys that are views instead of copies.
 
-The blocks of all sequences follow each other in one buffer, so that a block with its two neighbors is a strided view of
-it. Keys of other sequences in such a window have to be hidden. Nothing but this buffer and the result is kept for the
-backward pass, where a copy for each block would keep four times as much.
+The blocks of all sequences are stored in one buffer, one after another, so that a block with its two neighbors is a
+strided view. Keys of other sequences in such a window have to be hidden. Only this buffer and the result are kept for
+the backward pass; with a copy for each block, it would be four times as much.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def attend_windows(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, si
         key: as ``query``.
         value: as ``query``.
         hidden: <float>[B * blocks, 1, size, 3 * size] bias of the logits.
-        size: of a block.
+        size: number of queries in a block.
 
     Returns:
         <float>[B, H, S, d_h].
@@ -76,12 +76,12 @@ def _buffer(parts: tuple[Tensor, ...], size: int) -> Tensor:
 
 
 def _blocks(buffer: Tensor, size: int) -> list[Tensor]:
-    """Return views <float>[B * blocks, H, ...]: of queries [size, d_h], of keys and values [3 * size, d_h]."""
+    """Return views [B * blocks, H, size, d_h] of queries, and [B * blocks, H, 3 * size, d_h] of keys and values."""
     query, *others = buffer.unbind(1)
     blocks = query[size:-size].unflatten(0, (-1, size)).transpose(1, 2)
     return [blocks, *(each.unfold(0, 3 * size, size).permute(0, 1, 3, 2) for each in others)]
 
 
 def _sequences(blocks: Tensor, batch: int, length: int) -> Tensor:
-    """Return the sequences [B, S, ...] of blocks [B * blocks, size, ...]."""
+    """Join blocks [B * blocks, size, ...] into sequences [B, S, ...]."""
     return blocks.flatten(0, 1).unflatten(0, (batch, -1))[:, :length]

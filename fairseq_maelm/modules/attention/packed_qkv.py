@@ -1,4 +1,4 @@
-"""Split queries, keys and values, which one matrix product computes, for a backend."""
+"""Split the joint result of one matrix product into queries, keys and values for a backend."""
 
 from collections.abc import Callable
 from typing import Any

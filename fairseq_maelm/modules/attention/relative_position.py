@@ -1,4 +1,4 @@
-"""Learned relative position bias of original positions (Raffel et al., 2020, section 2.1)."""
+"""Learned relative position bias between original positions (Raffel et al., 2020, section 2.1)."""
 
 import math
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
-    """Return T5's bucket of a relative position, in both directions.
+    """Return T5's bidirectional bucket of a relative position.
 
     Half of the buckets are for keys after the query. In each half, the first half of the buckets have one distance
-    each; the others grow logarithmically up to ``max_distance``, and all larger distances share the last one.
+    each; the others grow logarithmically up to ``max_distance``, and the last has all larger distances too.
 
     Args:
         distance: position of the key minus position of the query.
@@ -30,7 +30,7 @@ def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
 
 
 def reference_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
-    """Return the authors' bucket, which is rounded up and symmetric around ``num_buckets / 2 - 1``; one is unused."""
+    """Return the authors' bucket: symmetric around ``num_buckets / 2 - 1``, rounded up, the last bucket unused."""
     half = num_buckets // 2
     exact = half // 2
     size = abs(distance)
@@ -47,7 +47,7 @@ def check_buckets(num_buckets: int, max_distance: int) -> None:
     """Refuse bucket settings that cannot work.
 
     Raises:
-        ValueError: names the wrong setting and the possible values.
+        ValueError: a setting is wrong; the message names it and the possible values.
     """
     if num_buckets < 4 or num_buckets % 4:
         raise ValueError(
@@ -87,7 +87,7 @@ class RelativePositionBias(nn.Embedding):
     def forward(self) -> Tensor:  # type: ignore[override]
         """Return the bias of each distance <float>[H, 2P - 1], as ``AttentionBias`` takes it.
 
-        Its gradient sums 2P - 1 rows instead of B * S * S.
+        The backward pass then sums 2P - 1 rows into the table instead of B * S * S.
         """
         return super().forward(self.bucket_of_distance).t().contiguous()
 

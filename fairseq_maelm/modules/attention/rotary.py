@@ -26,20 +26,20 @@ class Rotation(NamedTuple):
     sin: Tensor
 
     def take(self, output_at: OutputPositions, batch: int) -> "Rotation":
-        """Return the rotation at the output positions of a batch with this number of sequences."""
+        """Return the rotation at the output positions; ``batch`` is the number of sequences."""
         return Rotation(*(output_at.take(table.expand(batch, -1, -1, -1)) for table in self))
 
 
 def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tensor) -> dict[int, Rotation]:
-    """Return the rotation for each base, in the type of the queries.
+    """Return rotary base -> rotation, in the dtype of the queries.
 
-    Angles are computed in single precision: in half precision neighboring positions would coincide.
+    Angles are computed in single precision: in half precision, neighboring positions would get the same angles.
 
     Args:
         positions: <int64>[B, S] original positions; B may be 1 if all sequences share them.
         bases: rotary bases. Wavelengths are a geometric series from 2 pi to 2 pi * base.
         head_dim: width d_h of a head, even.
-        like: states of the model, which give the type without autocast.
+        like: states of the model. Their dtype is used without autocast.
     """
     dtype = autocast_dtype(like.device.type) or like.dtype
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
@@ -60,7 +60,7 @@ def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
 def split_rotated(packed: Tensor, rotation: Rotation, values: int = 1) -> tuple[Tensor, ...]:
     """Split <float>[B, S, parts, H, d_h] into <float>[B, H, S, d_h]; the last parts are values, the others are rotated.
 
-    Outside of compiled graphs the rotation is in place: nothing else may use ``packed``.
+    Except in compiled graphs, ``packed`` is rotated in place, so nothing else may use it.
     """
     if not torch.compiler.is_compiling():
         return _SplitRotated.apply(packed, *rotation, values)

@@ -1,7 +1,7 @@
 """Attention by torch's fused functions: without a mask if possible, otherwise with a dense bias.
 
-On a GPU torch chooses among several libraries. cuDNN, which it prefers on the newest GPUs, is excluded: it spends half
-a second on a plan for every new shape, and its gradients can be NaN with a mask.
+On a GPU, torch chooses among several libraries. cuDNN, the default on the newest GPUs, is excluded: it spends half a
+second on a plan for every new shape, and its gradients can be NaN with a mask.
 """
 
 from contextlib import nullcontext
@@ -44,7 +44,7 @@ def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor
     """
     length = query.shape[2]
     rows = (heads.transpose(1, 2).flatten(0, 1) for heads in (query, key, value))
-    # torch has a public function since 2.10. Its nested tensors call this one in all versions.
+    # torch has a public function only since 2.10. In all versions, torch's nested tensors call this private one.
     output = torch.ops.aten._flash_attention_forward(
         *rows, boundaries, boundaries, length, length, dropout, False, False
     )
@@ -52,7 +52,7 @@ def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor
 
 
 def hides_keys(bias: AttentionBias) -> bool:
-    """Return True if a bias does more than hide later keys."""
+    """Return True if a bias adds anything besides the causal mask."""
     return bias.of_distance is not None or bias.lengths is not None or bias.hidden is not None
 
 

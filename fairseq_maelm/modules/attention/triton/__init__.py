@@ -1,7 +1,7 @@
 """Attention by Triton kernels that look up the relative bias themselves.
 
-The kernels take a relative bias or a window, and hide padding only. Elsewhere, as in decoders, torch's attention is
-used.
+The kernels need a relative bias or a window, and hide only padding. In other cases, such as decoders, torch's attention
+is used.
 """
 
 import importlib
@@ -49,11 +49,11 @@ def attend(
         asked_for: refuse tensors that the kernels cannot take, instead of using torch's attention.
 
     Raises:
-        ValueError: the kernels cannot run; says why.
+        ValueError: the kernels cannot run; the message says why.
     """
     if not _at_home(query, bias, asked_for):
         return sdpa.attend(query, key, value, bias, dropout)
-    # Sequences without any visible key get their zeros from the kernels.
+    # The kernels already return zeros for sequences without any visible key.
     return _KERNELS.relative_attention(query, key, value, *_arguments(query, bias, dropout))
 
 
@@ -66,7 +66,7 @@ def attend_qkv(qkv: Tensor, bias: AttentionBias | None, dropout: float, asked_fo
 
 
 def skips_hidden(query: Tensor, bias: AttentionBias, asked_for: bool = True) -> bool:
-    """Return True if ``attend`` skips what a window added to this bias hides."""
+    """Return True if ``attend`` would skip the keys hidden by a window, were it added to this bias."""
     return (bias.of_distance is not None or bias.max_positions is not None) and _takes(query, bias, asked_for)
 
 
@@ -95,12 +95,12 @@ def _takes(query: Tensor, bias: AttentionBias, asked_for: bool) -> bool:
 def _arguments(
     query: Tensor, bias: AttentionBias | None, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor | None, float, Tensor | None, int | None]:
-    """Return the kernels' further arguments: relative bias, positions, lengths, dropout and its seed, window."""
+    """Return the kernels' other arguments: relative bias, positions, lengths, dropout, seed of dropout, window."""
     assert bias is not None and bias.positions is not None
     of_distance = bias.of_distance
     if of_distance is None:
         assert bias.max_positions is not None
         of_distance = query.new_zeros(query.shape[1], 2 * bias.max_positions - 1)
-    # Drawn on the device, so that nothing waits for it.
+    # Drawn on the device to avoid synchronization.
     seed = torch.randint(2**62, (1,), device=query.device) if dropout else None
     return of_distance.float(), bias.positions, bias.lengths, dropout, seed, bias.window

@@ -1,18 +1,19 @@
 """Triton kernels of attention with a learned relative bias: the backward pass.
 
 Names and layouts are those of ``kernels``. With G the gradient of the output, the gradient of the weights is G value^T,
-or zero where dropout removed a weight. The gradient of a logit is weight * (gradient of the weight - delta). Delta is
-the row's sum of weight * gradient of the weight, which equals output . G (Dao et al., 2022, appendix B.4). Dropout with
+or zero where dropout removed a weight. The gradient of a logit is weight * (gradient of the weight - delta), where
+delta = sum over the row of weight * gradient of the weight = output . G (Dao et al., 2022, appendix B.4). Dropout with
 probability p multiplies kept weights by 1 / (1 - p); the kernels do so at the end, and use (1 - p) delta until then.
 
     deltas      <float32>[B, H, S'] delta times 1 - p
-    words       as in ``kernels``, but for the pair gradient <int32>[B, H, 3, P'] by position
-    visits      <int32>[blocks of positions, B + 1] for each block, the number of sequences with a token at or after its
-                first position, then these sequences
-    pairs       <float32>[parts, H, P, P] sum of the logits' gradients over a part of the batch, by both positions
+    words       as in ``kernels``; for the pair gradient <int32>[B, H, 3, P'], indexed by position
+    visits      <int32>[blocks of positions, B + 1] for each block, the number of sequences with a token at or after the
+                block's first position, then the indices of these sequences
+    pairs       <float32>[parts, H, P, P] sum of the logits' gradients over a part of the batch, by (query position, key
+                position)
 """
 
-# Parameters of kernels are pointers and numbers to Triton's compiler; only compile-time constants carry a type.
+# Triton's compiler takes kernel parameters as pointers or numbers; only compile-time constants carry a type.
 # mypy: disable-error-code="no-untyped-def"
 
 import triton
@@ -25,8 +26,8 @@ from .kernels import bias_at, drop, load_rows, load_words, place_of_program, sto
 def recompute(left, right, left_value, right_value, bias, scale, PRECISION: tl.constexpr):
     """Recompute a block of attention weights <float32>[left, right] and their gradient without dropout.
 
-    ``left`` and ``right`` are queries and keys, ``left_value`` and ``right_value`` the output's gradient and values; or
-    both pairs are swapped. The log sums are already subtracted from the bias.
+    (left, right) is (queries, keys), and (left_value, right_value) is (gradient of the output, values); or both pairs
+    are swapped. The log sums are already subtracted from the bias.
     """
     weights = tl.exp2(tl.dot(left, tl.trans(right), input_precision=PRECISION) * scale + bias)
     return weights, tl.dot(left_value, tl.trans(right_value), input_precision=PRECISION)
@@ -68,7 +69,7 @@ def query_gradient_kernel(
         value_rows = load_rows(value + start, columns, stride_row, inside, HEAD_DIM, BLOCK_D)
         bias -= row_log_sums[:, None]
         weights, gradient = recompute(query_rows, key_rows, gradient_rows, value_rows, bias, scale, PRECISION)
-        # Loaded as late as can be, here and below: registers are short.
+        # Loaded as late as possible, here and below, because registers are scarce.
         keys = load_words(words, columns, padded, 2, THRESHOLD)
         gradient = drop(gradient, multipliers[:, None], keys[None, :], offsets[:, None], THRESHOLD)
         logit_gradient = weights * (gradient - row_deltas[:, None])
@@ -146,7 +147,7 @@ def pair_gradient_kernel(
 ):  # fmt: skip
     """Sum logit gradients over part of the batch, for one block of (query position, key position).
 
-    Each block has one program. The sum stays in registers, needs no atomic addition and is deterministic.
+    One program computes each block. The sum stays in registers, needs no atomic additions and is deterministic.
     """
     row_blocks = tl.cdiv(max_positions, ROWS)
     blocks = row_blocks * tl.cdiv(max_positions, COLUMNS)

@@ -1,33 +1,34 @@
 """Triton kernels of attention with a learned relative bias: preparation, forward pass, and common functions.
 
-The online softmax of Dao et al. (2022) with the bias read from a table while the logits are in registers:
+The kernels use the online softmax of Dao et al. (2022), and read the bias from a table while the logits are in
+registers:
 
     logits(b, h, i, j) = query[b, h, i] . key[b, h, j] / sqrt(d_h) + of_distance[h, position(b, j) - position(b, i)]
 
-The inner loops are limited by instructions, not by the tensor cores. Their inputs are therefore prepared once for all
-of them. S' is S rounded up to whole blocks, so that vectors are read without a mask and with aligned, wide loads.
-Queries, keys and values <float>[B, H, S, d_h] have common strides, the last one 1. Everything else is contiguous:
+The inner loops are limited by the number of instructions, not by the tensor cores. Their inputs are therefore prepared
+once, by a separate kernel. S' is S rounded up to whole blocks, so that vectors are read with aligned, wide loads and no
+mask. Queries, keys and values <float>[B, H, S, d_h] have the same strides, the last one 1. All others are contiguous:
 
     table       <float32>[H, 4 P + 1] bias of the distances -2 P to 2 P, times log2 e because the hardware's exponential
                 has base 2; minus infinity at distances that no two tokens have
-    places      <int32>[B, S'] 4 bytes times the position of each column; at padding 4 bytes times 2 P. The distance
-                from any token to padding then has the bias minus infinity, which hides padding at no cost
+    places      <int32>[B, S'] 4 bytes times the position of each column; at padding 4 bytes times 2 P. The table has
+                minus infinity at all distances from tokens to 2 P, which hides padding at no cost
     tokens      <int32>[B] number of columns before the padding. Outputs and gradients at padding are zero
-    words       <int32>[B, H, 3, S'] random words: two for the query of each column and one for its key
+    words       <int32>[B, H, 3, S'] random words of each column: two for its query and one for its key
     output      <float>[B, S, H, d_h], the layout of the joined heads
     log_sums    <float32>[B, H, S'] logarithm to base 2 of the softmax's denominator; infinity at padding, which makes
                 every weight of that row zero in the kernels that read it
     gradients   <float>[B, S, 3, H, d_h] of queries, keys and values, the layout of their joint matrix product
 
-With a window, REACH is the largest distance in it, otherwise -1. The table then is minus infinity beyond it, so that
-nothing else is needed to hide a pair. Positions ascend, so the distance of two columns is at most that of their tokens,
-and tiles whose columns are further than REACH from all rows are never visited.
+REACH is the largest visible distance with a window, and -1 without one. With a window, the table is minus infinity at
+larger distances, which hides these pairs. Positions ascend, so columns i and j have |i - j| <= |position i - position
+j|, and tiles whose columns are further than REACH from all rows are never visited.
 
-Programs are numbered along one axis, because the other axes of a CUDA grid end at 65535. Blocks of the same sequence
-and head are adjacent, so that they share keys and values in the cache.
+Programs are numbered along one axis, because the other axes of a CUDA grid are limited to 65535. Blocks of the same
+sequence and head are adjacent, so that they share keys and values in the cache.
 """
 
-# Parameters of kernels are pointers and numbers to Triton's compiler; only compile-time constants carry a type.
+# Triton's compiler takes kernel parameters as pointers or numbers; only compile-time constants carry a type.
 # mypy: disable-error-code="no-untyped-def"
 
 import os
@@ -42,7 +43,7 @@ LOWEST = tl.constexpr(-1e30)
 
 @triton.jit
 def store_words(start, stride, inside, first, second, third):
-    """Store three random words <uint32> of each column, a stride apart."""
+    """Store three random words <uint32> for each column; the words of a column are ``stride`` apart."""
     tl.store(start, first.to(tl.int32, bitcast=True), mask=inside)
     tl.store(start + stride, second.to(tl.int32, bitcast=True), mask=inside)
     tl.store(start + 2 * stride, third.to(tl.int32, bitcast=True), mask=inside)
@@ -59,7 +60,7 @@ def count_tokens(lengths, batch, length):
 
 @triton.jit
 def clear_positions(inverse, hidden, count, BLOCK: tl.constexpr):
-    """Initialize all positions of a sequence as positions without a token."""
+    """Mark all positions of a sequence as having no token."""
     for begin in range(0, count, BLOCK):
         positions = begin + tl.arange(0, BLOCK)
         tl.store(inverse + positions, tl.full([BLOCK], -1, tl.int32), mask=positions < count)
@@ -94,7 +95,7 @@ def prepare_kernel(
         words_of_positions <int32>[B, H, 3, P'] words of the column at each position, undefined without a token
         extents     <int32>[B] one more than the last position of each sequence
 
-    ``seed`` and ``inverse`` are None where they are not wanted.
+    ``seed`` is None without dropout, ``inverse`` if the backward pass does not need it.
     """
     pair = tl.program_id(0).to(tl.int64)
     batch, head = pair // heads, tl.program_id(0) % heads
@@ -118,7 +119,7 @@ def prepare_kernel(
         if seed is not None:
             zero = position * 0
             first, second, third, _ = tl.philox(tl.load(seed), position, pair.to(tl.int32), zero, zero)
-            first = first | 1  # An even multiplier would leave the lowest bits of a row's numbers alike.
+            first = first | 1  # With an even multiplier, all numbers of a row would have the same lowest bit.
             store_words(words + pair * 3 * padded + columns, padded, columns < padded, first, second, third)
             if inverse is not None:
                 start = words_of_positions + pair * 3 * padded_positions + position
@@ -136,8 +137,8 @@ def prepare_kernel(
 def bias_at(starts, offsets):
     """Load the bias <float32> at ``offsets`` bytes, not negative, after ``starts``.
 
-    Triton would convert the addresses to another layout and the biases back to that of the matrix product, through
-    shared memory. Inline assembly keeps the layout of its operands: one 32-bit addition and one load.
+    Triton's own load would convert the addresses to another layout, and the biases back to the layout of the matrix
+    product, through shared memory. Inline assembly keeps the layout, with one 32-bit addition and one load.
     """
     if INTERPRETED:
         bias = tl.load(starts + offsets // 4)
@@ -162,10 +163,10 @@ def load_words(words, columns, padded, number: tl.constexpr, THRESHOLD: tl.const
 def drop(values, multipliers, keys, offsets, THRESHOLD: tl.constexpr):
     """Replace the values of dropped pairs by zero, in three instructions: multiply-add, comparison, selection.
 
-    A Philox number for every pair would cost several times the matrix products: some 70 integer operations in each of
-    four kernels. Instead each query has a random linear function modulo 2^32, evaluated at the random number of each
-    key. The numbers of different queries are independent, and those of a query are pairwise independent. The decision
-    depends on (seed, sequence, head, both positions), not on block sizes.
+    A Philox number for every pair would cost several times as much as the matrix products: about 70 integer operations
+    in each of four kernels. Instead, each query has a random linear function modulo 2^32, evaluated at the random
+    number of each key. The results of different queries are independent; those of the same query are pairwise
+    independent. The decision depends only on (seed, sequence, head, both positions), not on block sizes.
     """
     if THRESHOLD == 0:
         left = values
@@ -206,11 +207,11 @@ def store_rows(start, rows, stride_row, length, block, HEAD_DIM: tl.constexpr, B
 def place_of_program(tokens, heads, padded, ROWS: tl.constexpr, COLUMNS: tl.constexpr, REACH: tl.constexpr):
     """Return a program's sequence, head, first row, number of tokens, and the bounds of its loop over columns.
 
-    The loop of a block of padding has no iterations.
+    The loop has no iterations if all rows are padding.
     """
     blocks = padded // ROWS
     pair = tl.program_id(0) // blocks
-    # Offsets of sequences pass 2^31 elements in large batches.
+    # Offsets of sequences can exceed 2^31 elements in large batches.
     batch = (pair // heads).to(tl.int64)
     first = tl.program_id(0) % blocks * ROWS
     count = tl.load(tokens + batch)
@@ -237,11 +238,11 @@ def forward_kernel(
     rows = first + tl.arange(0, ROWS)
     valid = rows < count
     query_rows = load_rows(query + start, rows, stride_row, valid, HEAD_DIM, BLOCK_D)
-    # Queries in the padding take the biases of the first position: all of minus infinity would be no numbers.
+    # Queries at padding use the biases of the first position: a row of minus infinities would give NaN.
     biases = table + 2 * max_positions - tl.where(valid, tl.load(places + rows), 0)[:, None] // 4
     multipliers = load_words(words, rows, padded, 0, THRESHOLD)
     offsets = load_words(words, rows, padded, 1, THRESHOLD)
-    # Not minus infinity: a window may hide whole rows of a tile, and the difference of two infinities is not a number.
+    # Not minus infinity: a window may hide whole rows of a tile, and infinity minus infinity is NaN.
     largest = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     attended = tl.zeros([ROWS, BLOCK_D], tl.float32)

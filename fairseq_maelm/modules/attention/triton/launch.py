@@ -14,22 +14,22 @@ from . import kernels
 from .padding import padded_length
 
 LOG2_E = math.log2(math.e)
-# Least number of programs of the pair gradient; a large batch is summed in parts to reach it. It does not depend on the
-# device, so that every device gives the same numbers.
+# Minimum number of programs for the pair gradient; large batches are split into parts to reach it. It is the same on
+# all devices, so that all devices give the same numbers.
 PAIR_PROGRAMS = 1024
 
 
 class Block(NamedTuple):
-    """The block of one program of a kernel."""
+    """Block sizes and launch options of a kernel."""
 
-    rows: int  # rows of the program
-    columns: int  # columns of one step of its loop
+    rows: int  # rows that one program computes
+    columns: int  # columns in one step of the program's loop
     warps: int
     stages: int  # steps of the loop whose loads are in flight together
 
 
-# An autotuner could choose other block sizes in each run, and so other orders of summation: resuming would then not be
-# exact. Keys: kernel, bytes of an element, widest head.
+# An autotuner could choose different block sizes, and so orders of summation, in each run: resuming would not be exact.
+# Keys: (kernel, bytes of an element, widest head).
 BLOCKS: dict[tuple[str, int, int], Block] = {
     ("forward", 2, 64): Block(64, 128, 4, 2),
     ("forward", 2, 128): Block(128, 64, 8, 2),
@@ -51,7 +51,7 @@ BLOCKS: dict[tuple[str, int, int], Block] = {
 
 
 class Prepared(NamedTuple):
-    """The arguments that the kernels of one call share, in the layouts of ``kernels``."""
+    """The arguments shared by all kernels of a call, in the layouts that ``kernels`` describes."""
 
     query: Tensor
     key: Tensor
@@ -63,7 +63,7 @@ class Prepared(NamedTuple):
     dropout: float
     max_positions: int
     reach: int
-    # For the pair gradient: column of each position, bias that hides positions, words by position, last positions. None
+    # ``inverse``, ``hidden``, ``words_of_positions`` and ``extents`` of ``prepare_kernel``, for the pair gradient; None
     # in other passes.
     by_position: tuple[Tensor | None, ...] = (None, None, None, None)
 
@@ -75,7 +75,7 @@ class Prepared(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """The factor of a dot product of query and key."""
+        """The factor 1 / sqrt(d_h) of query-key products."""
         return float(self.query.shape[3] ** -0.5)
 
     def options(self, kernel: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Prepared(NamedTuple):
             "THRESHOLD": round(self.dropout * 2**32),
             "HEAD_DIM": head_dim,
             "BLOCK_D": width,
-            # Products of float32 follow torch's setting, which does not concern half precision.
+            # Matrix products of float32 follow torch's setting. It does not affect half precision.
             "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
             "ROWS": block.rows,
             "COLUMNS": block.columns,
@@ -108,7 +108,7 @@ def prepare(
     query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
     dropout: float, seed: Tensor | None, window: int | None = None, with_bias: bool = False,
 ) -> Prepared:  # fmt: skip
-    """Bring the inputs into the kernels' layouts; views of one joint tensor need no copy."""
+    """Convert the inputs to the kernels' layouts; views of one joint tensor are not copied."""
     if not query.stride() == key.stride() == value.stride() or query.stride(3) != 1:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     batch, heads, length, _ = query.shape

@@ -1,4 +1,4 @@
-"""Attention with a learned relative bias as torch operators: no tensor of [B, H, S, S], no computation on padding.
+"""Attention with a learned relative bias as torch operators, without [B, H, S, S] tensors or computation on padding.
 
 Importing this module does not import triton. ``torch.compile`` does not trace the kernels: each operator is one node of
 the graph. Autograd, autocast and activation checkpointing see an ordinary differentiable function.
@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_maelm.modules.attention.triton.padding import padded_length
 
 INSTALLED = importlib.util.find_spec("triton") is not None
-# With this variable set when triton is imported, its interpreter runs the kernels on any device. Tests use it.
+# If this variable is set when triton is imported, Triton's interpreter runs the kernels on any device, as in tests.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST_HEAD = 128
@@ -25,7 +25,7 @@ def unavailable_because(query: Tensor) -> str | None:
     """Return the reason why ``relative_attention`` cannot take queries like these, or None if it can.
 
     Args:
-        query: <float>[B, H, S, d_h] with the device and the type (after autocast) of the call.
+        query: <float>[B, H, S, d_h] with the call's device and its dtype after autocast.
     """
     if not INSTALLED:
         return "triton is not installed; it comes with torch's CUDA builds"
@@ -51,7 +51,7 @@ def available(query: Tensor) -> bool:
 
 
 def draw_seed(device: torch.device) -> Tensor:
-    """Draw a seed for dropout from the device's random state, without waiting for the device: <int64>[1]."""
+    """Draw a dropout seed <int64>[1] from the device's random state, without synchronization."""
     return torch.randint(2**62, (1,), device=device)
 
 
@@ -69,17 +69,17 @@ def relative_attention(
     """Compute softmax(Q K^T / sqrt(d_h) + bias) V with bias[b, h, i, j] = of_distance[h, distance + P - 1].
 
     The distance is positions[b, j] - positions[b, i] (Raffel et al., 2020, section 2.1). All four float inputs get
-    gradients; that of ``of_distance`` is summed in a fixed order.
+    gradients; the gradient of ``of_distance`` is summed in a fixed order.
 
     Args:
         query: <float16, bfloat16 or float32>[B, H, S, d_h], d_h at most 128, with any strides. Views of one joint
-            tensor are read in place. Under autocast inputs are cast to its type.
+            tensor are read in place. Under autocast, inputs are cast to autocast's dtype.
         key: as ``query``.
         value: as ``query``.
         of_distance: <float>[H, 2 P - 1] bias of the distances 1 - P to P - 1; used in float32.
         positions: <int64>[B or 1, S] original positions in [0, P), in any order, different within a sequence.
         lengths: <int64>[B] number of tokens of each right-padded sequence, or None without padding. Outputs at padding
-            are zero, and nothing at padding is read, not even gradients.
+            are zero, and inputs and gradients at padding are not read.
         dropout: probability of dropping an attention weight, in [0, 1).
         seed: <int64>[1] from ``draw_seed``, on the device of ``query``; necessary if ``dropout`` is positive. Dropout
             depends only on the seed, the sequence, the head and both positions.
@@ -110,7 +110,7 @@ def relative_attention_qkv(
     seed: Tensor | None = None,
     window: int | None = None,
 ) -> Tensor:
-    """Compute ``relative_attention`` for queries, keys and values in one tensor, whose gradient then needs no copy.
+    """Compute ``relative_attention`` for queries, keys and values in one tensor, without copying the gradients.
 
     Args:
         qkv: <float16, bfloat16 or float32>[B, S, 3, H, d_h] queries, keys and values.
@@ -136,7 +136,7 @@ def relative_attention_qkv(
 
 
 def _cast(tensor: Tensor) -> Tensor:
-    """Cast to autocast's type, as torch's attention does."""
+    """Cast to autocast's dtype, as torch's attention does."""
     device_type = tensor.device.type
     return tensor.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else tensor
 
@@ -155,7 +155,7 @@ def _check(
     dropout: float,
     seed: Tensor | None,
 ) -> None:
-    """Refuse inputs that the kernels would misread, without reading values on the device."""
+    """Refuse inputs that the kernels would misread; check no values on the device, to avoid synchronization."""
     if query.dim() != 4:
         raise ValueError(f"queries, keys and values must have shape [B, H, S, d_h], not {list(query.shape)}")
     batch, heads, length, _ = query.shape
@@ -274,7 +274,7 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 
 def _gradients(ctx: Any, output_gradient: Tensor, *unused: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of joint queries, keys and values, and of the bias if it needs one."""
+    """Return the joint gradient of queries, keys and values, and the gradient of the bias if it is needed."""
     *projections, of_distance, positions, lengths, seed, output, log_sums = ctx.saved_tensors
     query, key, value = projections if len(projections) == 3 else _split_qkv(*projections)
     with_bias = ctx.needs_input_grad[len(projections)]

@@ -1,6 +1,6 @@
-"""Lengths in whole blocks of the kernels; importing this module does not import triton."""
+"""Round lengths up to whole blocks of the kernels; importing this module does not import triton."""
 
-# A multiple of the rows and columns of all blocks.
+# A multiple of the number of rows and columns of every block.
 WIDEST_BLOCK = 128
 
 
