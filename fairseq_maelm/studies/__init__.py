@@ -1,1 +1,1 @@
-"""Studies: many programs that a plan declares, how they run, and tables of results; ``maelm sweep`` is one."""
+"""Studies: run the many programs that a plan declares, and make tables of the results. ``maelm sweep`` is a study."""

@@ -1,6 +1,6 @@
-"""Run programs in parallel, one after another where one needs another, and continue after failures and interruptions.
+"""Run programs in parallel, in the order of their dependencies; continue after failures and interruptions.
 
-A small file for each finished program, its marker, contains the result, so that later calls skip the program.
+The result of each finished program is stored in a small file, its marker, so that later calls skip the program.
 """
 
 import fcntl
@@ -42,14 +42,14 @@ class Job:
 
     Attributes:
         name: shown in messages.
-        file: the marker: file for the result, or for the reason for a failure. A function if it is known only when the
-            job can start.
-        words: makes the command line when the job can start.
-        result: reads the result from the log; raises a ValueError if the run failed despite its exit status of 0.
-        resumes: whether the program continues from its saved state; its log is then continued too.
-        after: groups of jobs. The job starts when all of them have ended, and at least one of each group has succeeded.
+        file: path of the marker, which stores the result or the reason for a failure; or a function that returns the
+            path, if it is known only when the job can start.
+        words: function that makes the command line, called when the job can start.
+        result: function that reads the result from the log; raises a ValueError if the run failed with exit status 0.
+        resumes: whether the program continues from a saved state; its log is then appended to.
+        after: groups of jobs. The job starts after all of them have ended, if at least one in each group succeeded.
         cost: duration in any unit, for the progress.
-        ended: called after the marker is written.
+        ended: function called after the marker is written.
         clears: unfinished files and folders of an earlier attempt, removed before the program starts.
         environment: variables to add.
         one_gpu: whether the program uses only the first GPU of its slot.
@@ -69,7 +69,7 @@ class Job:
 
     @property
     def marker(self) -> Path:
-        """The file for the result."""
+        """The path of the marker."""
         return self.file if isinstance(self.file, Path) else self.file()
 
     @property
@@ -78,7 +78,7 @@ class Job:
         return self.marker.with_suffix(".log")
 
     def process(self, slot: str) -> Process:
-        """Return the program in a slot (a list of GPUs, "" for the CPU)."""
+        """Return the program to run in a slot: the ids of its GPUs, separated by commas, or "" for the CPU."""
         gpus = slot.split(",")[0] if self.one_gpu else slot
         return Process(self.words(), {**self.environment, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})})
 
@@ -113,7 +113,7 @@ class LocalProcess(NamedTuple):
 
 
 class LocalLauncher:
-    """Starts and stops programs on this machine; those that run at the same time share its cores."""
+    """Starts and stops programs on this machine; programs that run at the same time share the CPU cores."""
 
     def __init__(self, side_by_side: int) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -121,7 +121,7 @@ class LocalLauncher:
         self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), **os.environ, "PATH": path}
 
     def start(self, job: Job, slot: str) -> LocalProcess | None:
-        """Start a job, or return None if a program that an earlier, killed runner has started for it still runs."""
+        """Start a job, or return None if its program still runs because an earlier runner started it and was killed."""
         process = job.process(slot)
         with open(job.log, "ab") as log:
             # A running program locks its log.
@@ -148,14 +148,14 @@ class LocalLauncher:
 def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Any = None, retry_failed: bool = True) -> None:
     """Run all unfinished jobs, one in each slot at a time.
 
-    They start in their order as far as they can; those that come after others start before new beginnings. The reason
-    for a failure goes into the job's marker, and only jobs that need that job are not run.
+    Jobs start in the given order when possible, but jobs whose dependencies have finished come before jobs without
+    dependencies. If a job fails, its marker stores the reason, and only jobs that depend on it are not run.
 
     Args:
         jobs: the jobs.
-        slots: GPUs of each job that runs at the same time, as in CUDA_VISIBLE_DEVICES, "" for the CPU.
-        launcher: starts the programs, by default on this machine; see ``LocalLauncher``.
-        retry_failed: whether to run jobs again that failed earlier.
+        slots: one entry for each job that may run in parallel: its GPUs as in CUDA_VISIBLE_DEVICES, or "" for the CPU.
+        launcher: starts the programs; by default a ``LocalLauncher``, which runs them on this machine.
+        retry_failed: whether to rerun jobs that failed earlier.
     """
     queue = _Queue(jobs, slots, launcher or LocalLauncher(len(slots)), retry_failed)
     try:
@@ -170,7 +170,7 @@ class _Queue:
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Any, retry_failed: bool) -> None:
         self.free, self.launcher, self.retry_failed = list(slots), launcher, retry_failed
-        # What follows a finished job comes before new beginnings, so that an interrupted study has whole rows.
+        # Jobs that depend on finished jobs come first, so that an interrupted study has whole rows.
         self.waiting = {job: None for job in sorted(jobs, key=lambda job: not job.after) if self._is_due(job)}
         self.running: dict[Job, tuple[Any, str]] = {}
         self.progress = Progress(sum(job.cost for job in self.waiting), len(jobs), len(jobs) - len(self.waiting))
@@ -194,7 +194,7 @@ class _Queue:
             self.progress.show([(job.name, job.log, job.cost) for job in self.running])
 
     def _start(self, job: Job) -> None:
-        """Start a job if it can start now, and drop it if it never can or need not."""
+        """Start a job if its dependencies have ended; drop it if it can never start or need not run."""
         if any(each in self.waiting or each in self.running for group in job.after for each in group):
             return
         possible = all(any(is_finished(each.marker) for each in group) for group in job.after)
@@ -205,7 +205,7 @@ class _Queue:
         job.marker.parent.mkdir(parents=True, exist_ok=True)
         started = self.launcher.start(job, self.free[0])
         if started is not None:
-            # The marker may have an earlier attempt's failure.
+            # The marker may contain the failure of an earlier attempt.
             job.marker.unlink(missing_ok=True)
             del self.waiting[job]
             self.running[job] = started, self.free.pop(0)

@@ -15,21 +15,21 @@ SETTINGS = "settings.json"
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
 # Suffixes of files in a data folder that are not data.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
-# Tables of settings to which later commands may add entries, and entries that may change because only reports use them.
+# Tables to which later commands may add entries, and entries that may change because only reports use them.
 _MAY_GROW, _MAY_CHANGE = ("rows", "tasks", "texts", "runs"), ("paper", "metrics")
 
 
 class Outcome(NamedTuple):
     """The outcome of a job."""
 
-    axes: dict[str, Any]  # the values of its axes, such as row, task and seed, and its step
+    axes: dict[str, Any]  # axis -> value, for axes such as "row", "task" and "seed"; and "step" -> name of the step
     marker: Path
     state: str  # FINISHED, DIVERGED, FAILED or MISSING
     result: dict[str, Any]  # the content of the marker
 
 
 def data_fingerprint(folder: Path) -> str:
-    """Return a cheap fingerprint for prepared data: file names and sizes, and the dictionaries' contents."""
+    """Return a cheap fingerprint of prepared data, from file names, file sizes and the contents of dictionaries."""
     summary = hashlib.sha256()
     files = (path for path in folder.rglob("[!.]*") if path.is_file() and path.suffix not in _NO_DATA)
     for path in sorted(files):
@@ -40,7 +40,7 @@ def data_fingerprint(folder: Path) -> str:
 
 
 def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
-    """Return a line for each difference between nested settings; in tables that may grow only common entries count."""
+    """Return a line for each difference between nested settings; of tables that may grow, compare common entries."""
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
     keys = earlier.keys() & now.keys() if name in _MAY_GROW else (earlier.keys() | now.keys()) - set(_MAY_CHANGE)
@@ -60,7 +60,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def outcomes_of(folder: Path, step: str, **wanted: str) -> list[Outcome]:
-    """Return the outcomes of a step's jobs, from all commands that ran in this folder; ``wanted`` selects by axes."""
+    """Return the outcomes of a step's jobs, from all commands run in a folder; ``wanted`` selects axis -> value."""
     wanted["step"] = step
     runs = read_settings(folder)["runs"].items()
     return [_outcome(axes, folder / f"{name}.json") for name, axes in runs if axes.items() >= wanted.items()]
@@ -80,14 +80,14 @@ def study_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     """Lock the folder of a study, and write its settings before the block runs.
 
     Args:
-        folder: new, empty, or of a study with the same settings.
-        settings: JSON types that determine the results. Later commands may add entries to "rows", "tasks", "texts" and
-            "runs", and change "seeds", whose largest number counts.
+        folder: a new or empty folder, or that of a study with the same settings.
+        settings: the settings that determine the results, as JSON types. Later commands may add entries to "rows",
+            "tasks", "texts" and "runs", and change "seeds", of which the largest number is stored.
 
     Raises:
-        ValueError: the folder is in use, has something else, or a study with other settings.
+        ValueError: the folder is in use, or contains other files or a study with other settings.
     """
-    settings = json.loads(json.dumps(settings))  # turns tuples into lists, as in the file
+    settings = json.loads(json.dumps(settings))  # turns tuples into lists, to compare with the file
     if folder.exists() and not (folder.is_dir() and ((folder / SETTINGS).exists() or not any(folder.iterdir()))):
         raise ValueError(f"{folder} exists and is not a study: give another folder")
     with FolderLock(folder / ".lock", "study", folder):

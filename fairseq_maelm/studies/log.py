@@ -17,7 +17,7 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
     """Yield each log record's kind and metrics.
 
     Args:
-        log: a file that may be missing, or still be written.
+        log: path of the log, which may be missing or still growing.
         kinds: kinds of records: "train_inner", "train", or the name of a validation set.
         tail: whether to read only the end of the log.
     """
@@ -32,7 +32,7 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
 
 
 def last_attempt(log: Path, tail: bool = False) -> str:
-    """Return the last attempt's part of a log, which begins with the command line, or its end; "" without a log."""
+    """Return the part of a log from the last command line on, or only its end; "" if there is no log."""
     text = _text(log, tail) if log.exists() else ""
     return text[max(0, text.rfind("\n$ ")) :]
 
@@ -53,23 +53,23 @@ def last_line(log: Path) -> str:
 
 
 def is_divergence(reason: str) -> bool:
-    """Return whether the reason for a failure is divergence: a loss that was not finite, or fairseq's own check."""
+    """Return whether the reason for a failure is divergence: a non-finite loss, or an error from fairseq's check."""
     return reason.startswith("diverged") or "FloatingPointError" in reason
 
 
 def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Sequence[str]) -> dict[str, Any]:
-    """Return the best validation of a successful fine-tuning run, which is also that of checkpoint_best.pt.
+    """Return the best validation of a successful fine-tuning run, the one for which checkpoint_best.pt was saved.
 
     Args:
         log: the run's log.
-        metric: the metric to compare on the first validation set; larger is better, and the last of equals counts.
+        metric: the metric to compare on the first validation set; larger is better, and the last of equal ones wins.
         metrics: the metrics to return.
         subsets: the validation sets.
 
     Returns:
-        ``score``, the metric on the first validation set, and ``scores``, the metric on each set; ``figures``, metric
-        -> value, prefixed by the name of the set for all sets but the first; ``epoch`` and ``updates`` of that
-        validation; ``seconds`` of the last attempt.
+        A dict with ``score``, the metric on the first validation set; ``scores``, the metric on each set; ``figures``,
+        metric -> value, with the name of the set as prefix except for the first set; ``epoch`` and ``updates`` at this
+        validation; ``seconds``, the duration of the last attempt.
 
     Raises:
         ValueError: the training diverged, or there is no such metric.
@@ -83,7 +83,7 @@ def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Seq
         if kind == "train":
             seconds = record.get("train_wall", seconds)
         elif kind in subsets:
-            # A validation that was repeated, because the run was stopped right after it, counts once.
+            # A validation that is repeated, because the run was stopped right after it, counts once.
             rounds.setdefault(record.get(f"{kind}_num_updates", 0.0), {}).update(record)
     key = f"{subsets[0]}_{metric}"
     known = {updates: record for updates, record in rounds.items() if key in record}

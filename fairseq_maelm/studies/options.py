@@ -1,4 +1,4 @@
-"""Options and functions that all commands with many runs share: where programs run, and how."""
+"""Options and functions for all commands with many runs: where and how the programs run."""
 
 import argparse
 import contextlib
@@ -45,23 +45,23 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Runner(NamedTuple):
-    """Places to run programs."""
+    """The settings for running programs."""
 
     slots: list[str]  # the GPUs of each parallel program, separated by commas, or ""
     gpus: int  # number of GPUs of each program
     launcher: Any  # None for this machine
-    retry_failed: bool  # whether to run programs again that failed earlier
-    dry_run: bool  # whether to write the commands instead of running them
+    retry_failed: bool  # whether to rerun programs that failed earlier
+    dry_run: bool  # whether to print the commands instead of running them
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Run all unfinished jobs."""
         run(jobs, self.slots, self.launcher, self.retry_failed)
 
     def do(self, jobs: Sequence[Job]) -> None:
-        """Run all unfinished jobs; in a dry run, write the commands.
+        """Run all unfinished jobs; in a dry run, print the commands of all jobs.
 
         Raises:
-            ValueError: a job has no result; it is raised after all other jobs have run.
+            ValueError: a job has no result; raised only after all other jobs have run.
         """
         if self.dry_run:
             for each in jobs:
@@ -108,7 +108,7 @@ def without_result(jobs: Sequence[Job]) -> dict[str, str]:
 
 
 def refuse(failed: dict[str, str], retries: bool) -> None:
-    """Raise a ValueError if any jobs have no result; ``retries`` says whether the same command runs them again."""
+    """Raise a ValueError if any job has no result; ``retries`` tells whether the same command reruns failed jobs."""
     if failed:
         name, reason = next(iter(failed.items()))
         again = "the same command" if retries else "--retry-failed"
@@ -118,7 +118,7 @@ def refuse(failed: dict[str, str], retries: bool) -> None:
 
 @contextlib.contextmanager
 def sitting(program: str) -> Iterator[None]:
-    """Run a part of a long command that can be continued, and report interruptions and errors in one line.
+    """Run a block of a long, resumable command, and report interruptions and errors in one line.
 
     Raises:
         SystemExit: 130 after Ctrl-C or SIGTERM, or with the message of an OSError or a ValueError.

@@ -1,21 +1,21 @@
-"""Study plans: data that declare commands for each row, task, seed or other axis, and what they wait for.
+"""Study plans: YAML files that declare commands for each row, task, seed or other axis, and their dependencies.
 
-A plan has tables, settings and texts, whose names are places ``{NAME}`` in its commands, and these:
+The commands of a plan contain placeholders ``{NAME}`` for its settings and texts, and for fields of its tables:
 
-- ``rows``, ``tasks``: name -> fields, which are places in their jobs. ``kinds``: fields of tasks that are given as
-  folders, by a file that the folder has.
-- ``steps``: name -> a step, which becomes a job for each combination of the axes that it has ``each``. The values of
-  an axis SEED are those of the table or list SEEDS, which rows and tasks may set; a table's fields are places too.
-  ``rows`` restricts a step to some rows. It comes ``after`` the steps that it names, in those combinations that agree
-  with its own; if one of them has further axes, when all of its jobs have ended and one has succeeded. It has a command
-  to ``run``, a ``marker`` (path of the result, without suffix), and optionally a ``name`` for messages,
-  ``environment``, ``one-gpu``, ``resumes``, ``clears``, ``cost`` (see ``Job``), files that it ``needs``, and the names
-  of two functions: ``result`` of places and log, and ``ended`` of places.
-- ``report``: Python file with these functions, with ``PLACES`` (name -> function of the other places), and with
-  ``write``, which makes the tables of a study's folder.
+- ``rows``, ``tasks``: name -> fields, which are placeholders in the jobs of this row or task. ``kinds``: fields for
+  tasks that are given as folders; a file in the folder determines the kind.
+- ``steps``: name -> step. A step becomes one job for each combination of the axes in its ``each``. The values of an
+  axis such as ``seed`` are listed in ``seeds``, a list or a table (whose fields are placeholders too); rows and tasks
+  may set their own. ``rows`` restricts a step to some rows. ``after`` names earlier steps: a job waits for their jobs
+  with the same values of common axes, and runs if one job of each step succeeded. ``run`` is the command, ``marker``
+  the path of the result without suffix. Optional: ``name`` for messages; ``environment``, ``one-gpu``, ``resumes``,
+  ``clears`` and ``cost`` (see ``Job``); ``needs``, the required files; and the names of two functions,
+  ``result``(placeholder values, log) and ``ended``(placeholder values).
+- ``report``: Python file with these functions, with ``PLACES`` (name -> function that computes a placeholder's value
+  from the others), and with ``write``, which makes the tables of results.
 
-Values at its top are settings; those that are null are files or folders to be given, "checkpoint" also by the name of
-an encoder that comes with the package.
+All other top-level values are settings. Null marks a file or folder that the command line must give; "checkpoint" may
+also be the name of an encoder that comes with the package.
 """
 
 import importlib.util
@@ -35,17 +35,17 @@ from fairseq_maelm.studies.folder import data_fingerprint
 from fairseq_maelm.training.options import number_if_it_is_one
 
 _PLACE = re.compile(r"\{([\w-]+)\}")
-# Tables that do not decide the results of a run, or that are compared entry by entry.
+# Tables that do not affect results, or that are compared entry by entry.
 _NOT_COMPARED = ("rows", "tasks", "kinds", "steps", "texts")
 Table = Mapping[str, Mapping[str, Any]]
 
 
 class Places(dict[str, Any]):
-    """Values for the placeholders ``{NAME}`` in a plan: text that may hold more placeholders, paths, or lists of words.
+    """Values for the placeholders ``{NAME}`` in a plan: paths, lists of words, or text that may contain placeholders.
 
     Args:
-        known: the values.
-        found: name -> function that computes the value of a missing name from these places.
+        known: name -> value.
+        found: name -> function that computes the value from this object, for names that are not in ``known``.
     """
 
     def __init__(self, known: Mapping[str, Any], found: Mapping[str, Callable[["Places"], Any]]) -> None:
@@ -58,7 +58,7 @@ class Places(dict[str, Any]):
         return self.found[name](self)
 
     def text(self, template: Any) -> str:
-        """Fill in a text's placeholders."""
+        """Fill in the placeholders in a text."""
         return _PLACE.sub(lambda place: self._text_of(self[place[1]]), str(template))
 
     def _text_of(self, value: Any) -> str:
@@ -67,7 +67,7 @@ class Places(dict[str, Any]):
         return str(value) if isinstance(value, Path) else self.text(value)
 
     def words(self, template: str) -> list[str]:
-        """Fill in a command's placeholders; a list becomes several words."""
+        """Split a command into words and fill in the placeholders; a list becomes several words."""
         words = []
         for word in shlex.split(template):
             place = _PLACE.fullmatch(word)
@@ -80,12 +80,12 @@ class Places(dict[str, Any]):
 
 
 class Plan:
-    """A plan's content, with the changes from the command line.
+    """A plan's content, changed by settings from the command line.
 
     Args:
-        path: path of the file; the path of a plan's report is relative to it.
-        changes: names -> values. A dot leads into a table, as in "fine-tuning.lr". Other names that the plan does not
-            have belong to its table "common", if it has one.
+        path: path of the plan; the plan's ``report`` is relative to its folder.
+        changes: name -> value. "fine-tuning.lr" is the entry "lr" of the table "fine-tuning". A name without a dot that
+            the plan does not have is an entry of the table "common", if there is one.
 
     Raises:
         ValueError: the plan has no such setting.
@@ -112,7 +112,7 @@ class Plan:
             own[inner] = value if isinstance(own.get(inner), str) else number_if_it_is_one(value)
 
     def task(self, name: str, folder: Path | None) -> dict[str, Any]:
-        """Return the plan's entry for a task, or for the kind of task in a folder."""
+        """Return the fields of a task: the plan's entry or, for a task in a folder, the fields of its kind."""
         if folder is None:
             return self.content["tasks"][name] or {}
         kinds = {kind: {"file": f"train.{kind}", **own} for kind, own in self.content.get("kinds", {}).items()}
@@ -125,7 +125,7 @@ class Plan:
 
 
 def import_file(path: Path) -> Any:
-    """Import a Python file that is in no package."""
+    """Import a Python file that is not part of a package."""
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -142,15 +142,15 @@ class Steps:
     """The jobs of a plan.
 
     Args:
-        content: the plan's.
-        rows: those to run.
-        tasks: name -> fields.
-        known: further places.
-        functions: modules or objects with functions and ``PLACES``; the first one that has a name counts.
-        seeds: the most seeds of each row; None for all.
+        content: the content of the plan.
+        rows: name -> fields of the rows to run.
+        tasks: name -> fields of the tasks to run.
+        known: values of further placeholders.
+        functions: modules or objects with functions and ``PLACES``; each name is looked up in order.
+        seeds: maximum number of seeds of each row; None for all.
 
     Raises:
-        ValueError: something is missing.
+        ValueError: a setting or a file that the plan needs is missing.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Steps:
                 _refuse_missing(path, f"--set {name}")
         found = {name: own for each in reversed(functions) for name, own in getattr(each, "PLACES", {}).items()}
         self.places = Places({**self.own, **content.get("texts", {}), "plan": content, **known}, found)
-        # Step, places and values of the axes of each job.
+        # (step, places, axis -> value) of each job.
         self.instances = [
             (name, *own)
             for name, step in self.steps.items()
@@ -184,7 +184,7 @@ class Steps:
                 _refuse_missing(Path(needed), f"the step {name!r}")
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that determine the results, to compare with an earlier command's, and all jobs' axes."""
+        """Return the settings that determine the results, for comparison with earlier commands, and all jobs' axes."""
         listed = {f"{axis}s" for step in self.steps.values() for axis in step.get("each", "").split()}
         own = {name: value for name, value in self.own.items() if name not in {*listed, "report"}}
         tables = {name: value for name, value in self.content.items() if isinstance(value, dict)}
@@ -203,7 +203,7 @@ class Steps:
         }
 
     def jobs(self, *steps: str) -> list[Job]:
-        """Return the jobs of some steps, by default of all, step by step."""
+        """Return the jobs of the given steps (by default all steps), ordered by step."""
         made: list[tuple[str, Places, Job]] = []
         for name, places, _ in self.instances:
             step = self.steps[name]
@@ -216,7 +216,7 @@ class Steps:
     def _matching(
         self, name: str, step: dict[str, Any], places: Places, made: list[tuple[str, Places, Job]]
     ) -> list[Job]:
-        """Return the step's jobs whose axes have the values that ``places`` has."""
+        """Return the jobs of an earlier step that have the same values of common axes as ``places``."""
         earlier = self.steps[name]
         if "row" in places and places["row"] not in earlier.get("rows", places["row"]).split():
             return []
@@ -278,7 +278,7 @@ def _refuse_missing(path: Path, needed_by: str) -> None:
 
 
 def _fingerprint(value: Any) -> Any:
-    """Return the fingerprint of a file, a folder or a list of them, and any other value as it is."""
+    """Return the fingerprints of files and folders, also in lists; return any other value unchanged."""
     if isinstance(value, list):
         return [_fingerprint(each) for each in value]
     if not isinstance(value, Path):

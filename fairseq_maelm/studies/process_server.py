@@ -1,11 +1,11 @@
 """Start fairseq's commands and ours without importing torch and fairseq each time.
 
-The imports take six seconds of a core, longer than fine-tuning on a small task may take. The standard library's fork
-server imports the libraries once. A run is forked from it in 0.05 s, as a separate process with its own arguments,
-environment, working folder, log and process group. Only imports are shared.
+The imports take six seconds on one core, which can be longer than fine-tuning on a small task. The standard library's
+fork server imports the libraries once. Each run is forked from it in 0.05 s, as a separate process with its own
+arguments, environment, working folder, log and process group. Only imports are shared.
 
-A program that starts runs must have its main code behind ``if __name__ == "__main__"``, since the fork server imports
-it.
+A script that starts runs must guard its main code by ``if __name__ == "__main__"``, since the fork server imports the
+script.
 """
 
 import atexit
@@ -33,10 +33,10 @@ COMMANDS = {
 
 
 def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> BaseProcess:
-    """Start a run, which ends when the returned process object or the calling program ends.
+    """Start a run; it is killed if the calling program ends.
 
     Args:
-        words: one of COMMANDS, or any other program, which is started as usual.
+        words: command line. One of COMMANDS runs in a fork of the server; any other program is started as usual.
         environment: all environment variables.
         log: file to which the output is appended; it is locked while the run lasts.
         folder: working folder, by default the current one.
@@ -53,7 +53,7 @@ def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folde
     )
     with _silence():
         process.start()
-    # multiprocessing would wait for the runs when this program ends.
+    # Otherwise multiprocessing would wait for the runs when this program ends.
     atexit.register(send_signal, process, signal.SIGKILL)
     return process
 
@@ -82,7 +82,7 @@ def send_signal(process: BaseProcess, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         try:
             os.killpg(process.pid, number)
-        except ProcessLookupError:  # the new process has not made its group yet
+        except ProcessLookupError:  # the new process has not created its process group yet
             os.kill(process.pid, number)
 
 
@@ -112,7 +112,7 @@ def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -
 
 
 def _end_with_parent() -> None:
-    """Start a thread that kills the run when its caller ends; on Linux the system also kills it with the server."""
+    """Start a thread that kills the run when its caller ends. On Linux, also kill the run when the server ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     parent = multiprocessing.parent_process()
@@ -126,11 +126,11 @@ def _end_with_parent() -> None:
 
 
 def _be_new() -> None:
-    """Restore the state of a new interpreter."""
+    """Make this process behave like a new interpreter."""
     import numpy
     import torch
 
-    # Otherwise a fork server of the run starts the workers of a DataLoader, and imports torch again for each epoch.
+    # Otherwise the run would start DataLoader workers from another fork server, which imports torch in each epoch.
     multiprocessing.set_start_method(None, force=True)
     # fairseq imports this package by its --user-dir, and refuses a package that is already imported.
     for module in [name for name in sys.modules if name.partition(".")[0] == "fairseq_maelm"]:

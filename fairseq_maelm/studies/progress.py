@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq_maelm.studies.log import last_attempt, log_records
 from fairseq_maelm.training.progress import Training, bar, clock, terminal_columns, training_state
 
-# An estimate needs this share of the study.
+# The remaining time is estimated only after this share of the study.
 _LEAST_SHARE = 0.02
 # Columns of a line in a file.
 _ANY = 1000
@@ -17,7 +17,7 @@ _LIMIT = re.compile(r"'(max_update|max_epoch)': (\d+)")
 
 
 def training(log: Path) -> Training | None:
-    """Read a training's state from its log; None before its first report, and for other programs."""
+    """Read the state of a training from its log; None before the first record, and for other programs."""
     records = [record for _, record in log_records(log, ["train_inner"], tail=True)]
     if not records or "num_updates" not in records[-1]:
         return None
@@ -29,9 +29,9 @@ class Progress:
     """Shows overall progress, weighted by job cost, and the state of each running training.
 
     Args:
-        total: cost of all jobs that are to be run.
+        total: summed cost of the jobs to run.
         count: number of all jobs.
-        skipped: number of jobs that were finished earlier.
+        skipped: number of jobs that had already finished.
     """
 
     def __init__(self, total: float, count: int, skipped: int) -> None:
@@ -43,22 +43,22 @@ class Progress:
             self._write(f"{skipped} of {count} runs done earlier")
 
     def ended(self, cost: float, message: str, failed: bool = False) -> None:
-        """Count a job that has ended, and write a line about it."""
+        """Count a job that has ended, and print a line about it."""
         self.done, self.runs, self.failed = self.done + cost, self.runs + 1, self.failed + failed
         if message:
             self._write(message)
 
     def show(self, running: Sequence[tuple[str, Path, float]]) -> None:
-        """Show the state if it is time; ``running`` is each job's name, log and cost."""
+        """Show the state if the next line is due; ``running`` has (name, log, cost) of each job."""
         now = time.monotonic()
         if now - self._shown >= (1.0 if self._terminal else 60.0):
             self._shown = now
-            # The last column stays free: some terminals begin a new line there.
+            # The last column stays free, because some terminals start a new line after it.
             columns = terminal_columns() - 1 if self._terminal else _ANY
             self._write(self.line(running, now - self.begin, columns), end="")
 
     def line(self, running: Sequence[tuple[str, Path, float]], seconds: float, columns: int = _ANY) -> str:
-        """Return the line to show at this time, in seconds; a narrow one keeps the first training and the bar."""
+        """Return the line to show at a time in seconds; a narrow line shows only the first training and the bar."""
         trainings = [(name, cost, training(log)) for name, log, cost in running]
         done = self.done + sum(cost * each.share for _, cost, each in trainings if each)
         share = min(1.0, done / self.total) if self.total else 1.0

@@ -22,7 +22,7 @@ GLUE = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B")
 
 
 def median_with_losses(scores: Sequence[float], lost: int) -> float:
-    """Return the median, where each lost run counts as minus infinity."""
+    """Return the median of the scores, where each of ``lost`` runs counts as minus infinity."""
     values = [*scores, *[-math.inf] * lost]
     return median(values) if values else -math.inf
 
@@ -30,16 +30,16 @@ def median_with_losses(scores: Sequence[float], lost: int) -> float:
 class Cell:
     """The best setting of a model on a task.
 
-    It has the best median over seeds of the metric on the first validation set. Runs that diverged or failed count as
-    worse than any score: a setting must not win because it loses its bad seeds. While runs are missing, settings with
-    more seeds come first. Ties of the median are broken by the mean, then by the order of the grid.
+    The best setting has the highest median over seeds of the metric on the first validation set. Runs that diverged or
+    failed count as minus infinity, so that no setting wins because its bad seeds failed. While runs are missing,
+    settings with more seeds come first. Ties of the median are broken by the mean, then by the order of the grid.
 
     Attributes:
-        outcomes: of the setting's seeds; none if no setting has a score.
-        states: number of runs of the whole grid in each state.
-        finished: scores of the setting's finished seeds, one for each validation set.
-        lost: number of the setting's seeds that diverged or failed.
-        scores: median over seeds on each validation set; empty without a setting.
+        outcomes: outcomes of the best setting, one for each seed; empty if no setting has a score.
+        states: state -> number of runs, over the whole grid.
+        finished: for each finished seed of the best setting, the scores on all validation sets.
+        lost: number of seeds of the best setting that diverged or failed.
+        scores: median over seeds on each validation set; empty if no setting has a score.
     """
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
@@ -92,7 +92,7 @@ class Sweep:
             for task in self.tasks
             for model in self.models
         }
-        # Only tasks with final scores of all models are averaged, and only GLUE's if the sweep has any of GLUE.
+        # Only tasks with final scores for all models are averaged; if the sweep has GLUE tasks, only these.
         candidates = [task for task in self.tasks if task in GLUE] or self.tasks
         self.averaged = [task for task in candidates if all(self.cells[task, each].complete for each in self.models)]
 
@@ -102,7 +102,7 @@ def _place(outcome: Outcome) -> tuple[str, str]:
 
 
 def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> float | None:
-    """Return the mean over tasks of the mean over their validation sets; None if any score is missing."""
+    """Average over each task's validation sets, then over tasks; return None if any score is missing."""
     values = [mean(scores[task]) for task in tasks if scores.get(task)]
     return mean(values) if values and len(values) == len(tasks) and not any(map(math.isnan, values)) else None
 
@@ -110,10 +110,10 @@ def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> floa
 def write_report(folder: Path, groups: Sequence[str] | None = None) -> str:
     """Write report.md and runs.csv into a sweep's folder, and return the Markdown.
 
-    ``groups`` selects groups of the paper's rows, by default all.
+    ``groups`` selects groups of rows from the paper to include, by default all.
 
     Raises:
-        FileNotFoundError: there is no sweep.
+        FileNotFoundError: the folder has no sweep.
         UsageError: no recipe has such a group.
     """
     settings = read_settings(folder)
@@ -198,7 +198,7 @@ def _log(outcome: Outcome, folder: Path) -> Path:
 
 
 def _differences(sweep: Sweep) -> list[str]:
-    """Compare the first model with each other model on the tasks where all seeds of both have a score."""
+    """Compare the first model with every other model, on tasks where all seeds of both have a score."""
     first, *others = sweep.models
     lines = []
     for task in sweep.tasks:
@@ -213,7 +213,7 @@ def _differences(sweep: Sweep) -> list[str]:
 
 
 def _as_csv(sweep: Sweep, folder: Path) -> str:
-    """Return a line for each run with all its facts; a missing fact is an empty field."""
+    """Return CSV with a line for each run; missing values are empty fields."""
     lines = []
     for each in sweep.outcomes:
         (task, model), result = _place(each), each.result

@@ -1,6 +1,6 @@
 """Run the programs of a sweep as SLURM jobs, through submitit (the extra ``slurm``).
 
-A job in the queue outlives the sweep. When the sweep is started again, it finds the job by its recorded number.
+Jobs in the queue continue after the sweep is stopped. A restarted sweep finds them by their recorded job ids.
 """
 
 import logging
@@ -18,12 +18,12 @@ from fairseq_maelm.training.options import number_if_it_is_one
 
 logger = logging.getLogger(__name__)
 
-# Parameters that submitit has for all clusters; it prefixes SLURM's own by slurm_.
+# submitit's parameters for all types of cluster. Those for SLURM only have the prefix "slurm_".
 _SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
 _DEFAULTS: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 4, "name": "maelm_sweep"}
 _CLUSTERS = ("slurm", "local")
-# The work of a job, which needs neither this package nor torch: log, "resumes" to keep an earlier log, heading, folder
-# of Python, command. It waits until no other program writes into the log.
+# Script of a job, which needs neither this package nor torch. Arguments: log, "resumes" to keep an earlier log or "",
+# first line of the log, folder of Python, command. The script waits until no other program has locked the log.
 _WORK = """
 exec >>"$0" 2>&1 </dev/null
 flock 1
@@ -110,7 +110,7 @@ class SlurmLauncher:
             found = self._job_class(folder=folder, job_id=earlier["job"])
             if found.paths.result_pickle.exists() or not found.done():
                 return SubmittedJob(found, record)
-        # Process numbers are reused, and with them the names of result files.
+        # Process ids are reused, and the names of result files contain them.
         shutil.rmtree(folder, ignore_errors=True)
         job.clear()
         process = job.process(slot)

@@ -1,4 +1,4 @@
-"""Sweeps: fine-tune checkpoints on the grids of recipes, and keep the chosen checkpoints."""
+"""Sweeps: fine-tune checkpoints over the grids that recipes define, and keep the selected checkpoints."""
 
 import argparse
 import itertools
@@ -26,12 +26,12 @@ from fairseq_maelm.studies.plan import Places, Steps
 from fairseq_maelm.training.options import Machine, spelled
 
 RANDOM, _BEST = "random", "checkpoint_best.pt"
-# The plan's steps; each setting is complete before the next one begins.
+# The plan's steps, ordered so that all seeds of a setting come before the next setting.
 _STEPS = {
     "fine-tuning": {
         "each": "task setting seed row",
         "name": "{task}, {row}, {described}, seed {seed}",
-        # The setting's part does not depend on the order of its values.
+        # The part for the setting does not depend on the order of the options.
         "marker": "runs/{task}/{row}/{setting}/seed_{seed}/run",
         "environment": "OMP_NUM_THREADS={threads}",
         "run": "{command}",
@@ -47,12 +47,12 @@ class Model(NamedTuple):
     """A model to fine-tune."""
 
     checkpoint: Path
-    random: bool  # whether to use random weights of the checkpoint's sizes
+    random: bool  # whether to use random weights in the sizes of the checkpoint
     encoder: Encoder
 
     @property
     def positions(self) -> int:
-        """The largest number of tokens in a sequence."""
+        """The maximum number of tokens in a sequence."""
         return int(self.encoder.options["max-positions"])
 
 
@@ -62,10 +62,11 @@ def described(setting: Mapping[str, Any]) -> str:
 
 
 def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[Any, ...]]) -> dict[str, Search]:
-    """Return the searched values of each task, restricted to the choices; with ``large``, those of ``search_large``.
+    """Return task -> option -> values to search, restricted to ``choices``; with ``large``, from ``search_large``.
 
     Raises:
-        ValueError: a recipe has no search_large, does not search a chosen option, or has none of its chosen values.
+        ValueError: a recipe has no ``search_large``, does not search an option in ``choices``, or has none of the
+            values chosen for it.
     """
     searches: dict[str, Search] = {}
     for recipe in recipes:
@@ -89,7 +90,7 @@ def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[A
 
 
 def settings_of(search: Search) -> dict[str, dict[str, Any]]:
-    """Return the points of a grid: name of a folder -> searched option -> value."""
+    """Return all settings of a grid: folder name -> option -> value."""
     points = [dict(zip(search, values)) for values in itertools.product(*search.values())]
     names = ["-".join(f"{name}_{spelled(value)}" for name, value in sorted(point.items())) for point in points]
     return {re.sub(r"[^\w.+-]", "_", name): point for name, point in zip(names, points)}
@@ -98,8 +99,8 @@ def settings_of(search: Search) -> dict[str, dict[str, Any]]:
 def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
     """Read named checkpoints.
 
-    Instead of a path, "random:NAME" means random weights in the size of NAME, and "random" in the size of the first
-    checkpoint that has a path.
+    Instead of a path, "random:NAME" means random weights in the sizes of the checkpoint NAME, and "random" means random
+    weights in the sizes of the first checkpoint that has a path.
     """
     if len({name for name, _ in named}) < len(named):
         names = ", ".join(name for name, _ in named)
@@ -126,13 +127,13 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
 
 
 class Sweep:
-    """The steps of a sweep, from the arguments of ``maelm sweep``, and their functions.
+    """The steps of a sweep, built from the arguments of ``maelm sweep``, and the functions that the steps call.
 
-    The updates of each task are counted before anything is written or trained.
+    The number of updates for each task is computed before anything is written or trained.
 
     Raises:
-        FileNotFoundError: data are missing.
-        ValueError: options or data are wrong.
+        FileNotFoundError: data is missing.
+        ValueError: options or data are invalid.
     """
 
     def __init__(self, args: argparse.Namespace, recipes: Sequence[Recipe], machine: Machine) -> None:
@@ -166,16 +167,16 @@ class Sweep:
     def _options(
         self, recipe: Recipe, model: Model, setting: Mapping[str, Any], seed: int, updates_per_epoch: int
     ) -> dict[str, Any]:
-        """Return the options of a run without folders and machine."""
+        """Return the options of a run, except those for folders and the machine."""
         sizes = {**model.encoder.options, **model.encoder.drawn} if model.random else FROM_CHECKPOINT
         options = run_options(recipe, model.encoder, setting, updates_per_epoch, sizes)
         start = {} if model.random else {"finetune-from-model": model.checkpoint}
         return {**options, **start, "seed": seed}
 
     def prepare(self, retry_failed: bool) -> None:
-        """Delete what earlier commands have left; with ``retry_failed`` also runs that diverged."""
+        """Delete earlier checkpoints that need not be kept; with ``retry_failed``, also runs that diverged."""
         for each in outcomes_of(self.args.output, *_STEPS) if retry_failed else ():
-            # Its checkpoints may have weights that are not finite.
+            # The checkpoints may have weights that are not finite.
             if each.state == DIVERGED:
                 shutil.rmtree(each.marker.parent)
         for task, row in {(each.axes["task"], each.axes["row"]) for each in outcomes_of(self.args.output, *_STEPS)}:
@@ -185,11 +186,11 @@ class Sweep:
 
     @property
     def PLACES(self) -> dict[str, Any]:
-        """Return the computed places."""
+        """Return placeholder -> function that computes the value; see ``Places``."""
         return {
             "described": lambda places: described(self._of(places)[0]),
             "command": self._command,
-            # Counted in each epoch.
+            # Examples are counted again in each epoch.
             "examples": lambda places: int(self._of(places)[0]["epochs"]) * self._of(places)[3].examples,
         }
 
@@ -198,7 +199,7 @@ class Sweep:
         return places["settings"][places["setting"]], recipe, model, self.counted[recipe.task, model.positions]
 
     def _command(self, places: Places) -> list[str]:
-        """Return the command of a run, which continues from its last finished epoch."""
+        """Return the command of a run; a repeated command continues from the last finished epoch."""
         setting, recipe, model, counted = self._of(places)
         updates = counted.updates_per_epoch[setting["batch-size"]]
         options = self._options(recipe, model, setting, int(places["seed"]), updates)
@@ -211,14 +212,14 @@ class Sweep:
         return best_validation(log, recipe.metric, recipe.metrics, recipe.subsets)
 
     def tidy(self, places: Places) -> None:
-        """Delete those checkpoints that a task and a model need no longer keep."""
+        """Delete the checkpoints of a task and model that need not be kept."""
         tidy(self.args.output, self.args.keep_checkpoints, places["task"], places["row"])
 
 
 def tidy(folder: Path, keep: str, task: str, row: str) -> None:
-    """Delete checkpoints of runs that have ended, which would fill the disk.
+    """Delete checkpoints of runs that have ended, so that they do not fill the disk.
 
-    Failed runs keep their checkpoints, from which they can continue; diverged runs do not.
+    Failed runs keep their checkpoints to continue from; diverged runs do not.
 
     Args:
         folder: the sweep's folder.

@@ -9,13 +9,13 @@ from tabulate import tabulate
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an aligned Markdown table; a | in a cell, which would end the cell, becomes a /."""
+    """Return an aligned Markdown table; "|" in a cell, which would end it, becomes "/"."""
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in (header, *rows)]
     return tabulate(cells[1:], cells[0], tablefmt="github", disable_numparse=True, stralign="left")
 
 
 def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
-    """Return mean, 95 % interval by Student's t, and number of values; no interval for a single one."""
+    """Return the mean, its 95 % interval by Student's t, and the number of values; no interval for a single value."""
     mean, count = float(np.mean(values)), len(values)
     if count < 2:
         return {"mean": mean, "low": None, "high": None, "count": count}
@@ -37,9 +37,8 @@ class Difference(NamedTuple):
 def difference_of_medians(scores: Sequence[float], others: Sequence[float]) -> Difference | None:
     """Return the difference of two medians over seeds, with a bootstrap interval from 9,999 samples of both sides.
 
-    The percentile interval of so few seeds is rough and too narrow: one that contains 0 does not show a difference, and
-    one that excludes 0 is only a hint. With fewer than three seeds on a side, it would be meaningless, and None is
-    returned.
+    A percentile interval from few seeds is rough and too narrow: if it contains 0, no difference is shown; if it
+    excludes 0, this is only a hint. With fewer than three seeds on a side, it would be meaningless: return None.
     """
     if min(len(scores), len(others)) < 3:
         return None

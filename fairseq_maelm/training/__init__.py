@@ -1,1 +1,1 @@
-"""What starts fairseq-train: options as words, recipes, and the progress that its log shows."""
+"""Start fairseq-train: recipes, command lines, and progress read from the log."""

@@ -1,4 +1,4 @@
-"""Functions that all training commands share: YAML recipes, options as words, and the machine."""
+"""Functions shared by all training commands: YAML recipes, command-line options, and the hardware to use."""
 
 import argparse
 import contextlib
@@ -24,20 +24,20 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 
 
 class Machine(NamedTuple):
-    """The hardware and the precision of a run."""
+    """The hardware and precision of a run."""
 
     gpus: int  # number of GPUs, 0 for the CPU
     precision: str  # one of PRECISIONS
     threads: int = 1  # of the CPU
 
     def options(self) -> dict[str, Any]:
-        """Return the options of fairseq-train."""
+        """Return the options of fairseq-train for this machine."""
         device = {"num-workers": 2} if self.gpus else {"cpu": True, "num-workers": 0}
         return {"distributed-world-size": max(1, self.gpus), **device, **PRECISIONS[self.precision]}
 
 
 def add_machine_arguments(parser: Any, gpus: str = "those of the machine") -> None:
-    """Declare ``--gpus``, whose default is described by ``gpus``, ``--precision`` and ``--dry-run``."""
+    """Declare ``--gpus``, ``--precision`` and ``--dry-run``; ``gpus`` is the help text for the default number."""
     parser.add_argument(
         "--gpus", type=number(int, 0), metavar="N", help=f"number of GPUs, 0 for the CPU (default: {gpus})"
     )
@@ -58,12 +58,12 @@ def add_dry_run(parser: Any, shown: str) -> None:
 
 
 def count_gpus(asked: int | None, most: int | None = None, only_show: bool = False) -> int:
-    """Return the number of GPUs to use: ``asked``, or else all that torch finds, at most ``most``.
+    """Return the number of GPUs to use: ``asked`` or, if None, all that torch finds, at most ``most``.
 
-    A command that is only shown may be for another machine if this one has no GPU.
+    On a machine without GPUs, a command that is only shown may ask for any number, as it may be for another machine.
 
     Raises:
-        UsageError: this machine has fewer GPUs, and torchrun or SLURM does not add other machines.
+        UsageError: this machine has fewer GPUs than asked for, and torchrun or SLURM does not add other machines.
     """
     import torch  # takes seconds
 
@@ -86,12 +86,12 @@ def machine_of(gpus: int, precision: str | None, threads: int = 1) -> Machine:
 
 
 def spelled(value: Any) -> str:
-    """Return the text of a value for command lines, paths and tables."""
+    """Return a value as text for command lines, paths and tables."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def words_of(options: Mapping[str, Any]) -> list[str]:
-    """Return options as command-line words; True is a flag, False and None are omitted."""
+    """Return options as command-line words; True gives a flag, False and None are omitted."""
     words = []
     for name, value in options.items():
         if value is None or value is False:
@@ -101,7 +101,7 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def fairseq_train(data: Any, save_dir: Path, options: Mapping[str, Any]) -> list[str]:
-    """Return a command of fairseq-train; the same command resumes."""
+    """Return a fairseq-train command; repeating it resumes the run."""
     return [
         *("fairseq-train", str(data), "--user-dir", str(USER_DIR), "--save-dir", str(save_dir)),
         *words_of(options),
@@ -109,7 +109,7 @@ def fairseq_train(data: Any, save_dir: Path, options: Mapping[str, Any]) -> list
 
 
 def number_if_it_is_one(value: Any) -> Any:
-    """Convert text to a number if it is one; YAML reads 2e-5 as text, but 2.0e-5 as a number."""
+    """Convert text that is a number, such as 2e-5, which YAML reads as text; return other values unchanged."""
     if not isinstance(value, str):
         return value
     for kind in (int, float):
@@ -121,7 +121,7 @@ def number_if_it_is_one(value: Any) -> Any:
 
 
 def recipe_type(own: Path) -> Callable[[str], Path]:
-    """Return a converter of option values to recipes: a file, or a name in the folder ``own``."""
+    """Return a function: option value -> path of a recipe; the value is a path or a name in the folder ``own``."""
 
     def convert(text: str) -> Path:
         try:
@@ -144,12 +144,12 @@ def load_yaml(path: Path, own: Path) -> dict[str, Any]:
     """Read a recipe, merged with the recipes in its ``defaults``.
 
     Args:
-        path: a file, or a name in ``own``.
-        own: the folder of the package's recipes.
+        path: path of the recipe, or its name in ``own``.
+        own: folder of the package's recipes.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not a mapping of names to values.
+        ValueError: the file is not a mapping of names to values.
     """
     file = _recipe_file(path, own)
     try:
@@ -166,19 +166,19 @@ def load_yaml(path: Path, own: Path) -> dict[str, Any]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the recipes in a folder, without bases of other recipes, which begin with an underscore."""
+    """Return the names of a folder's recipes, except those with a leading underscore, which are bases of others."""
     return sorted(path.stem for path in folder.glob("[!_]*.yaml"))
 
 
 def mapping_of(value: Any, what: str) -> Mapping[str, Any]:
-    """Return a value if it maps names to values; otherwise raise a ValueError whose message begins with ``what``."""
+    """Return ``value`` if it is a dict with names as keys; otherwise raise a ValueError that begins with ``what``."""
     if not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
         raise ValueError(f"{what} must be a mapping of names to values")
     return value
 
 
 def configuration_of(words: Sequence[str]) -> Any:
-    """Return fairseq-train's configuration for options; raise a ValueError for wrong ones."""
+    """Return fairseq-train's configuration for the given options; raise a ValueError if an option is wrong."""
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf  # takes seconds
 
     # Warnings about fairseq's use of Hydra, which users cannot change.
@@ -188,7 +188,7 @@ def configuration_of(words: Sequence[str]) -> Any:
 
 
 def parse_training(words: Sequence[str]) -> argparse.Namespace:
-    """Parse options with fairseq-train's own parser; raise a ValueError for wrong ones."""
+    """Parse options with fairseq-train's own parser; raise a ValueError if an option is wrong."""
     from fairseq import options  # takes seconds
 
     from fairseq_maelm.registration import register
@@ -196,7 +196,7 @@ def parse_training(words: Sequence[str]) -> argparse.Namespace:
     reference = next((word for word in words if "${" in word), None)
     if reference is not None:
         raise ValueError(f"fairseq-train would replace ${{...}} in {reference}: give folders and files other names")
-    # fairseq does not import a --user-dir again, which is imported here already.
+    # This package is already imported, so fairseq must not import it again as --user-dir.
     register()
     messages = io.StringIO()
     try:

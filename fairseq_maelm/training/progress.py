@@ -1,4 +1,4 @@
-"""The progress of trainings, read from what fairseq logs with ``--log-format json``."""
+"""The progress of a training, read from fairseq's log with ``--log-format json``."""
 
 import contextlib
 import datetime
@@ -14,7 +14,7 @@ _USUAL_COLUMNS = 80
 
 
 class Training(NamedTuple):
-    """The state of a training: fraction of its updates in [0, 1], updates per second, loss, seconds left."""
+    """The state of a training: finished fraction in [0, 1], updates per second, loss, seconds left."""
 
     share: float
     speed: float
@@ -30,9 +30,9 @@ def training_state(record: Mapping[str, float], limits: Mapping[str, float]) -> 
     """Return the state of a training.
 
     Args:
-        record: metrics of fairseq's "train_inner": "num_updates", and "update" (epochs, with fractions), "ups" and
-            "loss" where they are known.
-        limits: "max_update" and "max_epoch"; one that is 0 or absent does not count.
+        record: metrics of fairseq's "train_inner": "num_updates" and, if known, "update" (fractional epochs), "ups" and
+            "loss".
+        limits: "max_update" and "max_epoch"; 0 or absent for no limit.
     """
     updates, speed = record["num_updates"], record.get("ups", 0.0)
     # Whichever limit comes first ends the training.
@@ -59,18 +59,18 @@ def metrics_of(text: str) -> dict[str, float] | None:
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as hours, minutes and seconds; "?" for one that is not known."""
+    """Return a duration as hours, minutes and seconds; "?" if it is unknown."""
     return str(datetime.timedelta(seconds=round(seconds))) if 0 <= seconds < float("inf") else "?"
 
 
 def bar(share: float, space: int = _BAR + 3) -> str:
-    """Return a bar for a share in [0, 1] and a space, in at most ``space`` columns; "" if these are too few."""
+    """Return a progress bar for a share in [0, 1], then a space; at most ``space`` columns, "" if these are too few."""
     length = min(_BAR, space - 3)
     return f"[{'#' * int(share * length):<{length}}] " if length >= _LEAST_BAR else ""
 
 
 def terminal_columns() -> int:
-    """Return the width of the terminal that standard error is."""
+    """Return the width of the terminal on standard error."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_COLUMNS
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """The training screen: progress on standard error, and fairseq's whole log in the save folder.
 
-In a terminal, one line with a bar is kept up to date; a file gets a line each minute. Each validation, warnings, and
-what the package says about stopping and resuming are lines too.
+In a terminal, one line with a bar is kept up to date; otherwise a line is written each minute. Validations, warnings,
+and this package's messages about stopping and resuming get a line each.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from pathlib import Path
 from fairseq_maelm.training.progress import bar, metrics_of, terminal_columns, training_state
 
 LOG_FILE = "training.log"
-# The environment variable by which the processes of several GPUs, new interpreters, get the log's path and the limits.
+# With several GPUs, each process is a new interpreter and gets the log's path and the limits from this variable.
 _FOR_RANKS = "MAELM_TRAINING_SCREEN"
 
 FORMAT = logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s", "%Y-%m-%d %H:%M:%S")
 _SHORT = logging.Formatter("%(asctime)s | %(message)s", "%H:%M:%S")
-# Loggers whose messages are shown, and beginnings of messages of others.
+# Loggers whose messages are shown, and prefixes of messages of other loggers that are shown.
 _SHOWN = (
     "fairseq_maelm.fairseq_fixes",
     "fairseq_maelm.commands.training_run",
     "fairseq_maelm.tasks.general_loss_bound",
 )
 _SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ", "an epoch takes ")
-# What fairseq logs of a validation besides metrics.
+# Values that fairseq logs with a validation but that are not metrics.
 _NO_METRICS = {"epoch", "bsz", "wpb", "wps", "ups", "wall", "train_wall", "num_updates", "masked", "padding"}
-# fairseq's message after all checks and before the first update.
+# Prefix of fairseq's message after all checks and before the first update.
 _BEGIN = "begin training epoch"
 _SECONDS_IN_TERMINAL, _SECONDS_IN_FILE, _SECONDS_OF_SPEED = 1.0, 60.0, 60.0
 
@@ -48,14 +48,14 @@ class Screen(logging.Handler):
         super().__init__()
         self.setFormatter(_SHORT)
         self._limits, self._last = limits, dict[str, float]()
-        # Updates and the times when they were first seen, those of about a minute: a start is often slow.
+        # (number of updates, time when first seen) of only about the last minute, because the start is often slow.
         self._looks = deque[tuple[int, float]]()
         self._ended = threading.Event()
         self._is_terminal = sys.stderr.isatty()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a record if it is for people, and remember the loss."""
+        """Show a record if users should see it, and remember the loss."""
         text = record.getMessage()
         metrics = metrics_of(text) if record.levelno == logging.INFO else None
         if metrics is None:
@@ -75,7 +75,7 @@ class Screen(logging.Handler):
         super().close()
 
     def line(self, updates: int, now: float) -> str | None:
-        """Return the progress at an update and a time in seconds; None before the first update."""
+        """Return the progress line for a number of updates at a time in seconds; None before the first update."""
         looks = self._looks
         if not looks or updates > looks[-1][0]:
             looks.append((updates, now))
@@ -86,12 +86,12 @@ class Screen(logging.Handler):
             return None
         speed = (updates - first) / (now - begun)
         last = self._last
-        # The record is some updates old; its fraction of epochs grows with the updates.
+        # The last record is some updates old; scale its number of epochs to the current number of updates.
         epochs = last.get("update", 0.0) * updates / last.get("num_updates", updates)
         state = training_state({**last, "num_updates": updates, "update": epochs, "ups": speed}, self._limits)
         if not self._is_terminal:
             return _short(str(state))
-        # The last column stays free: some terminals begin a new line there.
+        # The last column stays free, because some terminals start a new line after it.
         columns = terminal_columns() - 1
         return f"{bar(state.share, columns - len(str(state)))}{state}"[:columns]
 
@@ -121,7 +121,7 @@ class Screen(logging.Handler):
 
 
 class LogFile(logging.FileHandler):
-    """A handler that writes all records to a file from the first update on; a run that is refused leaves none."""
+    """A handler that creates its file at the first update and writes all records; a refused run leaves no file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", delay=True)
@@ -129,7 +129,7 @@ class LogFile(logging.FileHandler):
         self._kept: list[logging.LogRecord] | None = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record and those before it, or keep it until the first update."""
+        """Keep records until the first update; then write them and all later ones."""
         with contextlib.suppress(OSError):
             if self._kept is None:
                 super().emit(record)
@@ -142,12 +142,12 @@ class LogFile(logging.FileHandler):
                     super().emit(each)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Write no more; a full disk is reported where checkpoints are written."""
+        """Stop writing; a full disk is reported when a checkpoint is written."""
         self.setLevel(logging.CRITICAL + 1)
 
 
 def running_loss() -> float | None:
-    """Return the mean loss since fairseq last logged it, or None if there was no update since then."""
+    """Return the mean loss since fairseq last logged the loss, or None if there was no update since."""
     from fairseq.logging import metrics  # imported late, like all of fairseq here
 
     try:
@@ -161,7 +161,7 @@ def _short(text: str) -> str:
 
 
 def _validation(subset: str, numbers: Mapping[str, float]) -> str:
-    """Describe a validation: its number of updates and its metrics."""
+    """Describe a validation by the number of updates and the metrics."""
     named = {name.removeprefix(f"{subset}_"): value for name, value in numbers.items()}
     metrics = ", ".join(f"{name} {value:g}" for name, value in named.items() if name not in _NO_METRICS)
     return f"{named.get('num_updates', 0):,.0f} updates: {metrics}"
@@ -169,7 +169,7 @@ def _validation(subset: str, numbers: Mapping[str, float]) -> str:
 
 @contextlib.contextmanager
 def shown(folder: Path, limits: Mapping[str, float]) -> Iterator[None]:
-    """Show the training in this block, also in processes that it starts, and write its log into the save folder."""
+    """Show the training in this block, including processes that it starts, and write its log to the save folder."""
     root = logging.root
     before, level = root.handlers[:], root.level
     os.environ[_FOR_RANKS] = json.dumps([os.path.abspath(folder / LOG_FILE), dict(limits)])
@@ -187,7 +187,7 @@ def shown(folder: Path, limits: Mapping[str, float]) -> Iterator[None]:
 
 
 def show_in_rank() -> list[logging.Handler]:
-    """Replace the handlers of this process's log if its training is ``shown``; return the new ones."""
+    """Replace this process's log handlers if it runs inside ``shown``; return the new handlers."""
     settings = os.environ.get(_FOR_RANKS)
     if settings is None:
         return []
@@ -201,5 +201,5 @@ def show_in_rank() -> list[logging.Handler]:
 
 
 def is_first_rank() -> bool:
-    """Return whether this is the first process of torchrun or SLURM, which start one command on every rank."""
+    """Return whether this is rank 0 of torchrun or SLURM, which run the same command on every rank."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"

@@ -28,7 +28,7 @@ _DENSE_BLOCKS = 5
 
 
 class Way(Enum):
-    """How to compute local attention: in blocks, in views of blocks, or in whole sequences with parts skipped."""
+    """A form of computing local attention: in blocks, in views of blocks, or in whole sequences with parts skipped."""
 
     BLOCKS = 0
     WINDOWS = 1
