@@ -62,7 +62,7 @@ def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | 
 
     Args:
         found: metrics by name, in percent.
-        right: the right labels of the examples, or label -> number of examples; empty for numbers.
+        right: the right label of each example, or a dict label -> number of examples; empty for regression.
     """
     counts = Counter(right)
     if "accuracy" in found and counts:
@@ -80,7 +80,7 @@ def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | 
 
 
 def numbers_as_classes(labels: Sequence[str]) -> str | None:
-    """Return a warning if the classes are probably numbers to predict, otherwise None."""
+    """Return a warning if the labels look like numbers for regression and not like classes, otherwise None."""
     try:
         numbers = [float(label) for label in labels]
     except ValueError:

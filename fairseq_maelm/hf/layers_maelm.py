@@ -20,7 +20,7 @@ OFFSET = 2
 
 
 def hide(bias: Tensor | None, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a bias <dtype>[B, H or 1, S or 1, S] with the lowest logit where the mask <int64 or bool>[B, S] is 0."""
+    """Mask a bias <dtype>[B, H or 1, S or 1, S] with ``dtype``'s minimum where ``attention_mask`` [B, S] is 0."""
     hidden = attention_mask[:, None, None, :] == 0
     if bias is None:
         bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
@@ -92,7 +92,7 @@ class MaelmEncoder(nn.Module):
             raise ValueError(f"{length} tokens are more than the model's {self.positions} positions: truncate texts")
 
     def position_bias(self, positions: Tensor) -> Tensor | None:
-        """Return the bias <float>[B or 1, H, S, S] of positions <int64>[B or 1, S], or None if there is none."""
+        """Return the bias <float>[B or 1, H, S, S] for positions <int64>[B or 1, S]; None if the model has none."""
         if self.relative_attention_bias is None:
             return None
         of_distance = self.relative_attention_bias(torch.tensor(self.bucket_of_distance, device=positions.device))

@@ -38,7 +38,7 @@ class MaelmPreTrainedModel(MPNetPreTrainedModel):
 
 
 class MaelmModel(MaelmPreTrainedModel):
-    """The encoder; it has no pooler, because MAE-LM does not train any."""
+    """The encoder; it has no pooler, because MAE-LM does not train one."""
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__(config)

@@ -32,7 +32,7 @@ def classify_by_prompt(
     several_pieces: bool = False,
     batch_size: int = 32,
 ) -> list[dict[str, float]]:
-    """Classify texts by the words that the decoder predicts at a template's mask.
+    """Classify texts by the label words that the decoder predicts at a template's mask.
 
     Args:
         hub: a checkpoint with decoder and prediction head.
