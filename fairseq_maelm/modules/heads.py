@@ -113,7 +113,7 @@ class ModernTokenHead(TokenHead):
 
     def __init__(self, embed_dim: int, num_outputs: int, dropout: float, layer_norm_eps: float) -> None:
         super().__init__(embed_dim, num_outputs, dropout)
-        # Not named "dense", which in a checkpoint identifies a sentence head.
+        # Stored as "transform.dense": in a checkpoint, "dense" identifies a sentence head.
         self.transform = nn.ModuleDict(
             {
                 "dense": nn.Linear(embed_dim, embed_dim, bias=False),
