@@ -34,7 +34,7 @@ class Layout(_Optional):
     """
 
     positions: Tensor  # <int64>[B, S] original position of each token in the encoder's input, 0 at padding
-    lengths: Tensor  # <int64>[B] tokens of each full sequence
+    lengths: Tensor  # <int64>[B] number of tokens in each full sequence
     padded_length: int  # T
     visible_tokens: int  # tokens in the encoder's input of the whole batch, without padding
     visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder

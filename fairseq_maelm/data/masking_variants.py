@@ -32,7 +32,7 @@ class EncoderView:
             the decoder.
         mask_fraction: the paper's delta in [0, 1]: with this probability a mask stays in the encoder's input, and its
             state enters the decoder; only for "dropped".
-        positions: "original", or "consecutive" to number the tokens that the encoder sees without gaps.
+        positions: "original", or "consecutive": the visible tokens are numbered without gaps.
     """
 
     masked_input: str = "dropped"
@@ -170,8 +170,8 @@ def encoder_input_of_masks(
 ) -> dict[str, Any]:
     """Make the encoder's input for predicting the tokens at given masks <bool>[B, T], with the view of pretraining.
 
-    The result is deterministic: all masks stay if ``mask_fraction`` > 0.5, otherwise none. ``predicted`` defaults to
-    ``masks``; the other arguments and the result are as in ``encoder_input``.
+    The result is deterministic: in the variant "dropped", all masks stay if ``mask_fraction`` > 0.5, otherwise none.
+    ``predicted`` defaults to ``masks``; the other arguments and the result are as in ``encoder_input``.
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     visible = inside if view.asks_with_masks else inside & ~masks

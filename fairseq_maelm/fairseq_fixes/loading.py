@@ -45,7 +45,7 @@ def _only_plain_data() -> Iterator[None]:
 def load_plain_data(path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False) -> Any:
     """Load a checkpoint like fairseq; raise a CheckpointError if it holds anything but plain data."""
     if Path(path).name != CHECKPOINT_FILE:
-        # fairseq loads remote files.
+        # A path that does not exist here may be remote; fairseq handles it.
         if Path(path).exists() and (danger := find_danger(Path(path))):
             raise CheckpointError(f"{path} {danger}")
         with _only_plain_data():

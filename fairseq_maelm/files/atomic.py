@@ -174,7 +174,7 @@ class FolderLock:
 
     Forked processes do not inherit the lock. (The library filelock uses flock, which workers inherit, so the workers of
     a killed run would block the next run.) The lock file names the holder, and remains only if the holder is killed.
-    The arguments for program and folder appear in the error message of a second process.
+    The error message of a second process shows ``program`` and ``folder``.
     """
 
     # fcntl lets a process take its own lock twice, and releases it when any descriptor of the file is closed.

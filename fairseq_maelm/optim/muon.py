@@ -138,7 +138,7 @@ def _groups(params: Iterable[Tensor]) -> list[dict[str, Any]]:
 
 
 def _shape(param: Tensor) -> tuple[int, int]:
-    """Return (rows, columns) for each hidden matrix in a parameter."""
+    """Return the shape (rows, columns) of the hidden matrices in a parameter."""
     return param.shape[0] // matrices_in(param), param.shape[1]
 
 

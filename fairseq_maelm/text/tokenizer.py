@@ -115,7 +115,7 @@ def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
 
 
 def find_imported_tokenizer(places: Sequence[str]) -> str | None:
-    """Return tokenizer.json in the first folder that has also dict.txt but no sentencepiece model, or None."""
+    """Return the tokenizer.json of the first folder with dict.txt but without a sentencepiece model, or None."""
     for place in map(Path, places):
         found = [(place / name).exists() for name in (TOKENIZER_FILE, DICTIONARY_FILE, MODEL_FILE)]
         if found == [True, True, False]:
