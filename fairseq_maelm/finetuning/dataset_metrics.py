@@ -32,8 +32,8 @@ _KEY = "_collected"
 class Collected(DerivedMeter):
     """The predictions for a validation set, as a dict from example keys, and their metrics.
 
-    This is a derived meter, because fairseq does not save those to checkpoints. From a checkpoint with this meter no
-    run could resume: fairseq can only restore its built-in meters.
+    This is a derived meter, because fairseq does not save derived meters in checkpoints. Resuming from a checkpoint
+    with this meter would fail: fairseq can only restore its built-in meters.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ class Recipe:
 
     Attributes:
         task: the task's name in tables.
-        data: the task's folder, below the folder of all data.
+        data: the task's folder, relative to the folder of all data.
         metric: the validation metric that chooses checkpoint and setting; larger is better.
         metrics: the metrics to report, ``metric`` included.
         options: options of fairseq-train, without leading dashes; True is a flag.

@@ -75,7 +75,7 @@ class CheckpointScorer:
     def collate(
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], asked: NDArray[np.bool_]
     ) -> dict[str, Any]:
-        """Make the model's input from right-padded <int64>[B, T] with masks; ``asked`` selects masks to predict."""
+        """Make the model's input from right-padded tokens <int64>[B, T]; ``asked`` marks the masks to predict."""
         return encoder_input_of_masks(tokens, lengths, tokens == self.mask, self._view, self.pad, asked)
 
     def log_probabilities(self, batch: dict[str, Any], target: Tensor) -> Tensor:
