@@ -86,7 +86,7 @@ def _danger_of_archive(path: Path) -> str | None:
 
 
 def _danger_of_pickles(stream: BinaryIO, number: int) -> str | None:
-    """Describe a class or function in a stream's first pickles that no checkpoint needs; return None without any.
+    """Describe the first class or function that no checkpoint needs in a stream's first ``number`` pickles, or None.
 
     Checking ``GLOBAL`` suffices: torch's parser supports no other operation that names a class or function.
     """

@@ -42,7 +42,7 @@ class Progress(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The start of a run: its file, and whether the run is new."""
+    """How a run starts: the file that it loads, and whether it continues a run or is new."""
 
     file: str  # for fairseq's ``--restore-file``
     continues: bool  # whether this run continues the run in its save folder

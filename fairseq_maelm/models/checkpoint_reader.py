@@ -116,7 +116,7 @@ class Checkpoint:
 
     @property
     def history(self) -> dict[str, Any]:
-        """The recorded ones of ``num_updates``, ``epoch``, ``val_loss``, ``best`` and ``training_seconds``."""
+        """Those of ``num_updates``, ``epoch``, ``val_loss``, ``best`` and ``training_seconds`` that are recorded."""
         extra, made = self.state.get("extra_state", {}), self.state.get("optimizer_history") or [{}]
         found = {
             "num_updates": made[-1].get("num_updates"),

@@ -131,7 +131,7 @@ class MaelmModel(FairseqTextModel):
         return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], output_at)
 
     def encoder_output_at(self, output_at: OutputPositions | None, layout: Layout | None) -> OutputPositions | None:
-        """Return the positions whose encoder states an LM head at ``output_at`` needs; None for all."""
+        """Return the positions whose states the encoder must compute for an LM head at ``output_at``; None for all."""
         alone = self.decoder is None and layout is not None and layout["all_visible"]
         return output_at if alone else None
 

@@ -45,8 +45,8 @@ class ChunkSettings(NamedTuple):
 
     Attributes:
         dtype: type of logits and matrix products. Losses and sums over chunks are at least <float32>.
-        chunk: maximum number of logits that are stored at a time, but at least one row.
-        block: maximum number of probabilities, in single precision, that are stored at a time, but at least one row.
+        chunk: maximum number of logits that are stored at a time; a longer row is still computed whole.
+        block: the same for probabilities in single precision.
         multiple: for the computation, the vocabulary is padded to a multiple of this number. Padding copies the weight,
             as the cast under autocast does anyway.
     """

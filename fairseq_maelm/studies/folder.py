@@ -40,7 +40,7 @@ def data_fingerprint(folder: Path) -> str:
 
 
 def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
-    """Return a line for each difference between nested settings; of tables that may grow, compare common entries."""
+    """Return a line for each difference between nested settings. Tables that may grow differ only in common entries."""
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
     keys = earlier.keys() & now.keys() if name in _MAY_GROW else (earlier.keys() | now.keys()) - set(_MAY_CHANGE)
@@ -82,7 +82,7 @@ def study_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     Args:
         folder: a new or empty folder, or that of a study with the same settings.
         settings: the settings that determine the results, as JSON types. Later commands may add entries to "rows",
-            "tasks", "texts" and "runs", and change "seeds", of which the largest number is stored.
+            "tasks", "texts" and "runs", and change "seeds" (a number); the largest so far is stored.
 
     Raises:
         ValueError: the folder is in use, or contains other files or a study with other settings.

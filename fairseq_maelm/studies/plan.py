@@ -7,12 +7,12 @@ The commands of a plan contain placeholders ``{NAME}`` for its settings and text
 - ``steps``: name -> step. A step becomes one job for each combination of the axes in its ``each``. The values of an
   axis such as ``seed`` are listed in ``seeds``, a list or a table (whose fields are placeholders too); rows and tasks
   may set their own. ``rows`` restricts a step to some rows. ``after`` names earlier steps: a job waits for their jobs
-  with the same values of common axes, and runs if one job of each step succeeded. ``run`` is the command, ``marker``
-  the path of the result without suffix. Optional: ``name`` for messages; ``environment``, ``one-gpu``, ``resumes``,
-  ``clears`` and ``cost`` (see ``Job``); ``needs``, the required files; and the names of two functions,
+  with the same values of common axes, and runs if at least one of each step succeeded. ``run`` is the command,
+  ``marker`` the path of the result without suffix. Optional: ``name`` for messages; ``environment``, ``one-gpu``,
+  ``resumes``, ``clears`` and ``cost`` (see ``Job``); ``needs``, the required files; and the names of two functions,
   ``result``(placeholder values, log) and ``ended``(placeholder values).
-- ``report``: Python file with these functions, with ``PLACES`` (name -> function that computes a placeholder's value
-  from the others), and with ``write``, which makes the tables of results.
+- ``report``: Python file with the functions of ``result`` and ``ended``, with ``PLACES`` (name -> function that
+  computes a placeholder's value from the others), and with ``write``, which makes the tables of results.
 
 All other top-level values are settings. Null marks a file or folder that the command line must give; "checkpoint" may
 also be the name of an encoder that comes with the package.

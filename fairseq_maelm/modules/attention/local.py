@@ -28,7 +28,7 @@ _DENSE_BLOCKS = 5
 
 
 class Way(Enum):
-    """A form of computing local attention: in blocks, in views of blocks, or in whole sequences with parts skipped."""
+    """A way to compute local attention: in blocks, in views of blocks, or in whole sequences with parts skipped."""
 
     BLOCKS = 0
     WINDOWS = 1
@@ -99,9 +99,9 @@ def windowed(bias: AttentionBias, window: int) -> AttentionBias:
 
 
 def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> AttentionBias:
-    """Return the bias of ``query_blocks`` and ``key_blocks``: a batch of [B * blocks] sequences.
+    """Return the bias of ``query_blocks`` and ``key_blocks``, one entry for each block: [B * blocks].
 
-    The batch has all blocks even if all sequences share their positions and nothing is hidden.
+    Entries are not shared between sequences, even if these have equal positions and no padding.
     """
     size = block_size(window)
     positions = _positions(bias, sequences).expand(sequences, -1)

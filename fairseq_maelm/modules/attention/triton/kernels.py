@@ -88,11 +88,13 @@ def prepare_kernel(
 ):  # fmt: skip
     """Prepare the inputs of the other kernels, with one program for each sequence and head.
 
-    Random words are Philox numbers of (seed, sequence, head, original position). The backward pass also needs
+    Random words (32-bit integers for dropout) are Philox numbers of (seed, sequence, head, original position). The
+    backward pass also needs
 
         inverse     <int32>[B, P'] the column at each position, or -1; P' is P rounded up to whole blocks
         hidden      <float32>[B, P'] 0 at positions of tokens, minus infinity elsewhere
-        words_of_positions <int32>[B, H, 3, P'] words of the column at each position, undefined without a token
+        words_of_positions <int32>[B, H, 3, P'] random words of the column at each position; undefined
+                    at positions without a token
         extents     <int32>[B] one more than the last position of each sequence
 
     ``seed`` is None without dropout, ``inverse`` if the backward pass does not need it.
