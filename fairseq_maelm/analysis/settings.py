@@ -136,7 +136,10 @@ class ProbeSettings:
         minimum=8, group=_MEASURED,
     )  # fmt: skip
     train_rows: int = option(
-        10_000, help="maximum number of training examples of a task to fit probes to", minimum=2, group=_MEASURED
+        10_000,
+        help="maximum number of a task's training examples that probes are fitted to",
+        minimum=2,
+        group=_MEASURED,
     )
     train_words: int = option(
         25_000, help="maximum number of treebank words for fitting the probe", minimum=2, group=_MEASURED

@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", metavar="NAME", help="architecture (default: the recipe's)")
     parser.add_argument(
         "--recipe", type=recipe_type(RECIPES), metavar="NAME",
-        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: that of --arch; adapt for --checkpoint)",
+        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: the recipe of --arch, or 'adapt' "
+        "with --checkpoint)",
     )  # fmt: skip
     add_checkpoint(parser, "encoder or pretrained model to continue from", required=False)
     parser.add_argument(

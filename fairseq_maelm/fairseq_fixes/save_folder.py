@@ -42,7 +42,7 @@ class Progress(NamedTuple):
 
 
 class Start(NamedTuple):
-    """How a run starts: the file that it loads, and whether it continues a run or is new."""
+    """The start of a run: the file to load, and whether this continues a run or begins a new one."""
 
     file: str  # for fairseq's ``--restore-file``
     continues: bool  # whether this run continues the run in its save folder

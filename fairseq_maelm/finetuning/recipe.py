@@ -104,7 +104,7 @@ def _checked(recipe: Recipe) -> Recipe:
     check_name(recipe.task, "task")
     for name in recipe.options:
         if name in _RESERVED:
-            raise ValueError(f"the option {name} is set by the sweep or by search: remove it from options")
+            raise ValueError(f"the sweep or the recipe's search sets {name}: remove it from the recipe's options")
     recipe.metrics = list(dict.fromkeys([recipe.metric, *recipe.metrics]))
     recipe.search = _search(recipe.search, "search")
     if recipe.search_large is not None:

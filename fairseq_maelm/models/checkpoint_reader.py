@@ -257,7 +257,7 @@ def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dic
 def check_depth(path: Path, option: str, layers: int, weights: dict[str, Tensor], prefix: str) -> None:
     """Refuse a number of layers that does not match the weights or is out of range."""
     if layers > _DEEPEST:
-        raise CheckpointError(f"{path} says {option} {layers}, and at most {_DEEPEST} layers are built")
+        raise CheckpointError(f"{path} says {option} {layers}, but at most {_DEEPEST} layers are supported")
     found = sorted(numbered(weights, prefix))
     if found != list(range(min(layers, len(found) + 1))):
         raise CheckpointError(f"{path} says {option} {layers}, but holds weights of {len(found)} layers")

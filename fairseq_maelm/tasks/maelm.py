@@ -56,15 +56,15 @@ class MaelmTaskConfig(FairseqDataclass):
     )
     sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = option(  # type: ignore[valid-type]
         "complete_doc",
-        help="division of the text into sequences: 'none' every --tokens-per-sample tokens, 'complete' whole lines, "
-        "'complete_doc' whole lines of one document, 'eos' line by line",
+        help="where the text is cut into sequences: 'none' after every --tokens-per-sample tokens; 'complete' packs "
+        "whole lines, 'complete_doc' whole lines of one document; 'eos' after every line",
     )
     tokens_per_sample: int = option(512, help="maximum number of tokens in a sequence, <s> included")
     masked_input: ChoiceEnum(list(MASKED_INPUTS)) = option(  # type: ignore[valid-type]
         "dropped",
-        help="encoder's input at masked positions: nothing ('dropped', MAE-LM), <mask> ('kept', MLM), <mask> with the "
-        "decoder's input reset to the mask embedding ('reset'), random real tokens with that reset ('random') or "
-        "without it ('random_kept')",
+        help="encoder's input at masked positions: 'dropped' nothing (MAE-LM), 'kept' <mask> (MLM), 'reset' <mask>, "
+        "'random' and 'random_kept' random real tokens; with 'reset' and 'random' the decoder still gets the mask "
+        "embedding",
     )
     encoder_mask_fraction: float = option(
         0.0, help="with --masked-input dropped: probability that a mask stays in the encoder's input (delta)"

@@ -23,7 +23,8 @@ def add_threshold(parser: Any) -> None:
     """Declare ``--threshold``."""
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",
-        help="give no answer if it outscores the best answer by more than this, in logits; inf always gives an answer "
+        help="give no answer if the score of no answer exceeds the best answer's by more than this, in logits; "
+        "inf always gives an answer "
         "(default: the checkpoint's --null-threshold, usually 0)",
     )  # fmt: skip
 

@@ -50,7 +50,8 @@ class SquadTaskConfig(FairseqDataclass):
     )
     null_threshold: float = option(
         LOGIT_THRESHOLD,
-        help="give no answer if it outscores the best answer by more than this, in logits; used by the metrics exact, "
+        help="give no answer if the score of no answer exceeds the best answer's by more than this, in logits; "
+        "used by the metrics exact, "
         "f1, HasAns_* and NoAns_*, while best_* find their own threshold",
     )
     squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = option(  # type: ignore[valid-type]

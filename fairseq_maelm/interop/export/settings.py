@@ -86,7 +86,9 @@ class ExportSettings:
     def __post_init__(self) -> None:
         given = [name for name in _OF_HUGGING_FACE if getattr(self, name) is not None]
         if self.format == "fairseq" and (self.complete or self.dtype != "float32"):
-            raise ValueError(f"--complete and --dtype are for folders for transformers, not {self.format}: omit them")
+            raise ValueError(
+                f"--complete and --dtype apply only to exports for transformers: omit them with --format {self.format}"
+            )
         if self.complete and self.architecture not in (None, "encoder"):
             raise ValueError("--complete exports the encoder for transformers: omit --architecture")
         if self.with_mlm_head and (self.format == "fairseq" or self.complete or self.architecture or self.head):

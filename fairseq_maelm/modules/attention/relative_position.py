@@ -52,8 +52,8 @@ def check_buckets(num_buckets: int, max_distance: int) -> None:
     if num_buckets < 4 or num_buckets % 4:
         raise ValueError(
             f"the number of relative buckets must be a positive multiple of 4, not {num_buckets}, because "
-            "each direction has half of them, half of which hold one distance each. For no relative bias use "
-            "--relative-buckets none"
+            "each direction has one half, and each half is split into single distances and ranges. For no relative "
+            "bias use --relative-buckets none"
         )
     if max_distance <= num_buckets // 4 + 1:
         raise ValueError(
