@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 import study
 
+from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.studies.folder import FINISHED, Outcome, outcomes_of, read_settings
 from fairseq_maelm.studies.log import log_records
 from fairseq_maelm.studies.plan import import_file
@@ -92,7 +93,7 @@ def rank(places: Any, log: Path) -> dict[str, Any]:
 
 def probes(places: Any, log: Path) -> dict[str, Any]:
     """Return the accuracies of linear probes on frozen states in percent: mean of states, not whitened."""
-    (model,) = json.loads((Path(places.text("{results}_probing")) / "results.json").read_bytes())["models"]
+    (model,) = read_json(Path(places.text("{results}_probing")) / "results.json")["models"]
     return {
         f"frozen, {'tags' if own['set'] == 'tagging' else own['set']}": 100 * own["value"]
         for own in model["rows"]

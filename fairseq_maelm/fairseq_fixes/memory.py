@@ -36,5 +36,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    # Allocate large tensors on the heap, and never trim the heap; mallopt returns 1 on success.
+    # Allocate large tensors on the heap, which only ``unused_memory`` trims; mallopt returns 1 on success.
     return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))

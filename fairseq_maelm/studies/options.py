@@ -112,8 +112,9 @@ def refuse(failed: dict[str, str], retries: bool) -> None:
     if failed:
         name, reason = next(iter(failed.items()))
         again = "the same command" if retries else "--retry-failed"
-        one = ("1 run has no result", "it")
-        what, them = one if len(failed) == 1 else (f"{len(failed)} runs have no result", "them")
+        what, them = f"{len(failed)} runs have no result", "them"
+        if len(failed) == 1:
+            what, them = "1 run has no result", "it"
         raise ValueError(f"{what} ({name}: {reason}); {again} runs {them} again")
 
 
