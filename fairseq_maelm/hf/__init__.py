@@ -73,7 +73,7 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
 def _checked_config(folder: Path, auto_class: Any, **safely: Any) -> Any:
     """Check the sizes in config.json against the weights, before memory is allocated, and return the configuration.
 
-    The attention implementation is set to "eager", because config.json could name a kernel on the Hub, which is code.
+    Attention is always "eager", because config.json could name a kernel on the Hub, and kernels are code.
 
     Raises:
         ValueError: a size or the number of parameters does not match the weights.

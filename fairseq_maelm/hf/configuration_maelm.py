@@ -10,7 +10,7 @@ class MaelmConfig(MPNetConfig):
     """MPNet's configuration with the options of MAE-LM.
 
     Args:
-        relative_attention_buckets: bucket function, "t5", "reference" (of the authors' code) or "none".
+        relative_attention_buckets: bucket function: "t5", "reference" (the authors' code) or "none".
         relative_attention_max_distance: distance beyond which all distances share a bucket.
         mask_token_id: id of the mask symbol.
         masked_input: encoder input at masks: "dropped" (no input, MAE-LM), "kept" (the mask symbol, MLM), or "reset"
@@ -57,9 +57,9 @@ def relative_bucket(function: str, distance: int, num_buckets: int, max_distance
     """Return the bucket of a relative position (key position minus query position).
 
     Args:
-        function: "t5" (Raffel et al., 2020), or "reference", which is symmetric and rounds up.
+        function: "t5" (Raffel et al., 2020) or "reference" (the authors' code).
         distance: relative position.
-        num_buckets: multiple of 4; each direction has half of the buckets, and half of these have a single distance.
+        num_buckets: multiple of 4. Each direction has half of the buckets; half of those hold a single distance each.
         max_distance: distance beyond which all distances share a bucket.
     """
     half, size = num_buckets // 2, abs(distance)

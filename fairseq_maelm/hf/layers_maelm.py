@@ -20,7 +20,7 @@ OFFSET = 2
 
 
 def hide(bias: Tensor | None, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Mask a bias <dtype>[B, H or 1, S or 1, S] with ``dtype``'s minimum where ``attention_mask`` [B, S] is 0."""
+    """Set a bias <dtype>[B, H or 1, S or 1, S] to the minimum of ``dtype`` where ``attention_mask`` [B, S] is 0."""
     hidden = attention_mask[:, None, None, :] == 0
     if bias is None:
         bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
@@ -38,7 +38,7 @@ class MaelmLayer(MPNetLayer):
     def forward(
         self, states: Tensor, bias: Tensor | None, output_attentions: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Return states <float>[B, S, D], and attention weights <float>[B, H, S, S] or, unless requested, None.
+        """Return states <float>[B, S, D] and attention weights <float>[B, H, S, S], which are None unless requested.
 
         ``bias`` broadcasts to [B, H, S, S] and is added to the attention logits.
         """

@@ -114,7 +114,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, *arguments: Any, **options: Any
     ) -> nn.Embedding:
-        """Resize the token embeddings and the head's bias, with zeros for new symbols; arguments as in transformers.
+        """Resize the token embeddings, and the head's bias with zeros for new symbols; arguments as in transformers.
 
         Raises:
             ValueError: the new size would remove the mask symbol.

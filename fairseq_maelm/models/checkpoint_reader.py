@@ -1,8 +1,9 @@
-"""Read a checkpoint of this package's model as data. All code that loads checkpoints uses this, except resuming a run.
+"""Read a checkpoint of this package's model as data; nothing in the file is executed.
 
-A checkpoint may come from an untrusted source. fairseq would build any task and model that its configuration names,
-evaluate strings and resolve references. This module accepts only known names, declared options of the right type and
-range, and sizes that match the weights in the file.
+All code uses this module to load checkpoints, except where a run is resumed. Checkpoints may come from untrusted
+sources, and fairseq would build any task and model that a configuration names, evaluate strings and resolve references.
+This module accepts only known names, declared options of the right type and range, and sizes that match the weights in
+the file.
 """
 
 import re
@@ -138,8 +139,8 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the file is damaged, contains another model, or is not what training writes.
-        ValueError: an override is not an option.
+        CheckpointError: the file is damaged, contains another model, or has content that training does not write.
+        ValueError: an override names an unknown option.
     """
     register()  # the tasks whose names a checkpoint may hold
     state = averaged_state(read_state(path), path) if averaged else read_state(path)

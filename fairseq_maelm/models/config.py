@@ -190,9 +190,8 @@ class MaelmModelConfig(FairseqDataclass):
 def complete_config(cfg: Any) -> None:
     """Fill in options that are None or missing, in place, from the named architecture and the defaults.
 
-    fairseq calls architecture functions only for ``--arch``. With fairseq-hydra-train, ``build_model`` would be called
-    without them and silently build the default size. The configuration of an older checkpoint lacks newer options,
-    which get their defaults.
+    fairseq itself fills in an architecture only for ``--arch``: with fairseq-hydra-train, every model would silently
+    get the default size. An older checkpoint's configuration lacks newer options, which get their defaults.
     """
     name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
     with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():

@@ -49,7 +49,7 @@ class MaelmDecoder(nn.Module):
         self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else None
 
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
-        """Return the input of ``forward`` <float>[B, T, D]: encoder states, and mask embeddings at other positions."""
+        """Return the input of ``forward`` <float>[B, T, D]: encoder states in place, mask embeddings elsewhere."""
         if layout is None:
             return visible.states
         return reassemble(visible.states, visible.mask_embedding, layout)
@@ -90,14 +90,14 @@ class MaelmDecoder(nn.Module):
         return layout["lengths"] if hides else None
 
     def bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias:
-        """Return the bias of self-attention at positions <int64>[T]; ``states`` give the dtype of rotations."""
+        """Return the bias of self-attention at positions <int64>[T]; ``states`` determine the dtype of rotations."""
         turns = rotations(positions[None], self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         return AttentionBias(lengths=lengths, causal=self.autoregressive, rotations=turns, padded_to=len(positions))
 
     def memory(
         self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
     ) -> tuple[list[KeysValues] | None, AttentionBias | None]:
-        """Return each layer's keys and values for cross-attention, and its bias; here (None, None)."""
+        """Return each layer's keys and values for cross-attention, and the bias; (None, None) in this class."""
         return None, None
 
     def normalize(self, states: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class CausalCrossDecoder(SelfCrossDecoder):
 class CrossDecoder(SelfCrossDecoder):
     """A decoder with cross-attention only.
 
-    Without self-attention, all layers need to compute the predicted positions only.
+    Because there is no self-attention, every layer computes the predicted positions only.
     """
 
     attention = "cross"
@@ -85,7 +85,7 @@ class CrossDecoder(SelfCrossDecoder):
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
         """Return the input at the predicted positions <float>[M, D], or without a layout all states <float>[B, S, D].
 
-        Each row is the mask embedding, or the encoder's state if the layout returns it to the decoder.
+        Rows are mask embeddings, except for encoder states at the layout's ``returned_outputs``.
         """
         if layout is None:
             return visible.states

@@ -27,7 +27,7 @@ class EncoderOutput(NamedTuple):
         all_states: L + 1 tensors <float>[B, S, D]: the embeddings, then the states after each layer.
         tokens: <int64>[B, S] the encoded tokens.
         mask_embedding: <float>[D] the embedding of ``<mask>``, for a decoder.
-        output_at: the positions that ``states`` has; None for all positions.
+        output_at: the positions of ``states``; None for all positions.
     """
 
     states: Tensor
@@ -117,7 +117,7 @@ class MaelmEncoder(FairseqEncoder):
         return None if padded is None and inside.device.type == "cpu" and bool(inside.all()) else inside.sum(dim=1)
 
     def _bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias | None:
-        """Return the attention bias that all layers share; ``states`` give the dtype of rotations."""
+        """Return the attention bias that all layers share; ``states`` determine the dtype of rotations."""
         if self.relative_attention_bias is not None:
             return self.relative_attention_bias.between(positions, lengths)
         config, turns = self.layer_config, None
@@ -135,7 +135,7 @@ class MaelmEncoder(FairseqEncoder):
         )
 
     def max_positions(self) -> int:
-        """Return the length of the longest sequence, <s> and </s> included."""
+        """Return the maximum sequence length in tokens, <s> and </s> included."""
         return self.longest
 
 

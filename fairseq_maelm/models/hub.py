@@ -70,7 +70,7 @@ class MaelmHubInterface(nn.Module):
             <int64>[n]: ``<s> a </s>``, then ``</s> b </s>`` for each further sentence, as in fairseq's RoBERTa.
 
         Raises:
-            ValueError: ``max_length`` is too small for a token of each sentence, or is given for more than two
+            ValueError: ``max_length`` is too small for one token per sentence, or is given for more than two
                 sentences.
         """
         begin, end = self.dictionary.bos(), self.dictionary.eos()
@@ -272,7 +272,7 @@ def load(
 
     Raises:
         FileNotFoundError: the checkpoint, the dictionary or the sentencepiece model is missing.
-        ValueError: the checkpoint does not fit the data, is damaged, or is not what training writes; see
+        ValueError: the checkpoint does not fit the data, is damaged, or has content that training does not write; see
             ``fairseq_maelm.models.checkpoint_reader``.
     """
     if checkpoint_file is None:
@@ -295,6 +295,6 @@ def load(
 def open_checkpoint(
     path: Path, vocabulary: Path | None = None, device: str = "cpu", **overrides: Any
 ) -> MaelmHubInterface:
-    """Load a command's checkpoint, by default with the vocabulary in the checkpoint's folder; see ``load``."""
+    """Load the checkpoint that a command was given, by default with the vocabulary in its folder; see ``load``."""
     data = (vocabulary or path.parent).absolute()
     return load(str(path.parent), path.name, str(data), **overrides).to(device)

@@ -157,7 +157,7 @@ class MaelmModel(FairseqTextModel):
     def predict(
         self, decoded: Tensor, layout: Layout | None, target: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return logits or, with a target, the loss, in the form in which ``forward`` returns them.
+        """Return logits or, with a target, the loss, as a pair like that of ``forward``.
 
         ``decoded`` has all positions or only the predicted ones. With a target, it must have only the predicted ones.
         """
@@ -177,7 +177,7 @@ class MaelmModel(FairseqTextModel):
     def _encode_alone(
         self, src_tokens: Tensor, layout: Layout | None, return_all_hiddens: bool, head_name: str | None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return the encoder's features or a head's scores, in the form in which ``forward`` returns them."""
+        """Return the encoder's features or a head's scores, as a pair like that of ``forward``."""
         head = None if head_name is None else self.classification_heads[head_name]
         # A sentence head reads only the first state. Skipping the others is up to 1.19 times as fast with 6 layers.
         reads_first = isinstance(head, ClassificationHead) and not return_all_hiddens

@@ -48,7 +48,7 @@ DEFAULT_SIZE = "maelm_base"
 def fill_from_size(config: Any, name: str) -> None:
     """Fill in options that are None or missing with those of a named architecture.
 
-    A model without a decoder does not get a decoder attention that requires one.
+    With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder.
 
     Args:
         config: argparse.Namespace or omegaconf.DictConfig of the model; changed in place.

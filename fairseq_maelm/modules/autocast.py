@@ -18,8 +18,8 @@ LAYER_NORM_EPS = 1e-5
 def computing_in(precision: str, weight: Tensor, training: bool) -> "AbstractContextManager[Any]":
     """Return the context in which a model computes.
 
-    With "bf16", torch's autocast uses bfloat16 in matrix products and attention, and ``LayerNorm`` below uses it for
-    the states between them. Gradients of weights are in single precision.
+    With "bf16", torch's autocast computes matrix products and attention in bfloat16, and ``LayerNorm`` (below) returns
+    bfloat16 by default. Gradients of weights are in single precision.
 
     Args:
         precision: one of ``fairseq_maelm.options.PRECISIONS``.
@@ -71,7 +71,7 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 def multiplies_bfloat16(device: str) -> bool:
     """Return True if this type of device has instructions for matrix products in bfloat16.
 
-    Most GPUs have them, and CPUs with AMX or AVX512_BF16.
+    Most GPUs have them, as do CPUs with AMX or AVX512_BF16.
     """
     if device == "cpu":
         names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")

@@ -30,7 +30,7 @@ class DropoutGrid(NamedTuple):
 
 
 def dropout_grid(probability: float) -> DropoutGrid:
-    """Return the grid with the fewest bits whose dropout probability is close enough to ``probability``, in (0, 1)."""
+    """Return the grid with the smallest dtype that is close enough to the dropout ``probability``, in (0, 1)."""
     for dtype in (torch.int8, torch.int16, torch.int32):
         values = 2 ** (8 * dtype.itemsize)
         dropped = min(round(probability * values), values - 1)

@@ -16,7 +16,7 @@ class Layer(nn.Module):
 
     Attributes:
         compiles: use torch.compile where ``worth_compiling``. Layers of the same kind share one graph for all shapes. A
-            batch with a single sequence would need another graph: it is compiled only if no larger batch came before.
+            batch with a single sequence needs another graph, and is compiled only before the first larger batch.
         recomputes: store only the layer's input, and recompute everything else in the backward pass with the same
             dropout (Chen et al., 2016, Training Deep Nets with Sublinear Memory Cost).
     """
@@ -45,7 +45,7 @@ def worth_compiling(states: Tensor) -> bool:
 
 
 def in_graphs(layers: nn.ModuleList, states: Tensor) -> bool:
-    """Return True if these layers are compiled in this pass; optional inputs should then be always or never None."""
+    """Return True if these layers are compiled in this pass; each optional input must then be None always or never."""
     return any(layer.training and layer.compiles for layer in layers) and worth_compiling(states)
 
 

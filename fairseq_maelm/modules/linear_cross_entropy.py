@@ -125,7 +125,7 @@ def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor
 
 
 def _largest(logits: Tensor, probabilities: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each row's largest logit, its probability, and whether the target is its first index, all [m, 1]."""
+    """Return each row's largest logit, its probability, and whether its (first) index is the target, all [m, 1]."""
     if logits.device.type != "cpu":
         largest, place = logits.max(dim=-1, keepdim=True)
         return largest, probabilities.gather(1, place), place == target
@@ -141,7 +141,7 @@ def _largest(logits: Tensor, probabilities: Tensor, target: Tensor) -> tuple[Ten
 
 
 def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
-    """Allocate the gradients. The first chunk overwrites the weight's gradient; without chunks, it must be zero."""
+    """Allocate the gradients. The weight's is zeroed only if there are no rows; else the first chunk overwrites it."""
     precise = torch.promote_types(states.dtype, torch.float32)
     weight = torch.empty_like if len(states) else torch.zeros_like
     return _Gradients(

@@ -1,4 +1,4 @@
-"""The positions at which a layer's output is needed, if not at all of them.
+"""The positions at which a layer's output is needed, where not all are needed.
 
 The last layer before the LM head reads every position, but its output is needed only at masked positions. Elsewhere, it
 computes no queries, attention outputs or feed-forward network.

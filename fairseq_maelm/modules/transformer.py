@@ -58,8 +58,8 @@ class TransformerLayer(Layer):
     ) -> Tensor:
         """Transform states <float>[B, S, D]; cross-attention reads ``memory`` with ``memory_bias``.
 
-        With ``output_at`` the result is <float>[M, D], and both biases are for queries at these positions. A layer
-        without self-attention then also takes <float>[M, D].
+        With ``output_at``, the result is <float>[M, D], and both biases are for queries at these positions. The
+        states are then also <float>[M, D] in a layer without self-attention.
         """
         if self.self_attn is not None:
             attended = self.self_attn(self._before(states, self.self_attn_layer_norm), bias, output_at)

@@ -31,7 +31,7 @@ class FusedAdamWConfig(FairseqDataclass):
 
 @register_optimizer("fused_adamw", dataclass=FusedAdamWConfig)
 class FusedAdamW(FairseqAdam):
-    """AdamW by torch's fused kernels, with the results and the checkpoints of fairseq's ``adam``.
+    """AdamW by torch's fused kernels, with the results and the checkpoint format of fairseq's ``adam``.
 
     It works in fp32 and inside fairseq's wrappers for ``--fp16`` and ``--memory-efficient-fp16``.
 

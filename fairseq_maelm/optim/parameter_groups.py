@@ -1,7 +1,7 @@
 """Mark the hidden matrices of a model, whose updates ``--optimizer muon`` orthogonalizes.
 
-fairseq passes the optimizer tensors without names, and with --fp16 only single-precision copies of them. The two
-attributes set here are kept in those copies.
+fairseq gives tensors without names to the optimizer; with --fp16, it gives single-precision copies instead. The two
+attributes that are set here are kept in those copies.
 """
 
 from torch import Tensor, nn
@@ -12,9 +12,9 @@ HIDDEN, UNDECAYED = "hidden", "undecayed"
 
 
 def mark_parameters(model: nn.Module) -> None:
-    """Mark the weights of all linear layers of a model as hidden matrices, and its relative biases as undecayed.
+    """Mark the weights of a model's linear layers as hidden matrices, and relative biases as free of weight decay.
 
-    Call this before adding heads for fine-tuning: AdamW updates the heads' matrices, as it does embeddings. The dense
+    Call this before adding heads for fine-tuning: AdamW must update the heads' matrices, like embeddings. The dense
     layer of the LM head maps hidden states to hidden states, so it counts as a hidden matrix.
     """
     for name, module in model.named_modules():

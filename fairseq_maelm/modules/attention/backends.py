@@ -1,4 +1,4 @@
-"""The attention backends and the automatic choice. All backends compute the same function as ``reference.attend``."""
+"""The attention backends; "auto" picks the fastest. All compute the same function as ``reference.attend``."""
 
 from collections.abc import Callable
 from functools import partial

@@ -24,7 +24,7 @@ class AttentionBias:
         of_distance: <float>[H, 2P - 1] bias of each distance; the column is key position - query position + P - 1.
         positions: <int64>[B, S] positions of the keys, required by ``of_distance``; B may be 1 if all sequences share
             them.
-        lengths: <int64>[B] number of tokens in each sequence. Later keys, and in self-attention queries, are padding.
+        lengths: <int64>[B] number of tokens in each sequence. Later keys are padding, as are queries in self-attention.
         hidden: <bool>[B, S] True at keys that no query may read.
         causal: let query i read only keys 0 to i.
         query_positions: <int64>[B, Q] positions of the queries; None if they equal ``positions``.

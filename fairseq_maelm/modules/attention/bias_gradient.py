@@ -35,8 +35,8 @@ def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch
 class Attach(torch.autograd.Function):
     """Adds the gradient to a dense bias [B, H, S, S] that was computed from ``of_distance`` without autograd.
 
-    It does not use ``save_for_backward``: activation checkpointing requires that a recomputed layer saves as many
-    tensors as before. The first layer computes the bias only in the forward pass, and would then save more tensors.
+    It does not use ``save_for_backward``: activation checkpointing requires a recomputed layer to save as many tensors
+    as in the forward pass. The first layer would save more in the forward pass, as it computes the bias only there.
     """
 
     @staticmethod

@@ -35,7 +35,7 @@ class CrossAttention(MultiHeadAttention):
     ) -> Tensor:
         """Attend from states <float>[B, T, D]; return <float>[B, T, D].
 
-        ``memory_bias`` has the rotations of the queries. With ``output_at`` states and result are <float>[M, D].
+        ``memory_bias`` has the rotations of the queries. With ``output_at``, states and result are <float>[M, D].
         """
         return self.out_proj(self.attend(self.q_proj(states), *memory, memory_bias, output_at))
 

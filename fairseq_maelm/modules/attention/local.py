@@ -45,7 +45,7 @@ def attend_local(
     dropout: float,
     way: Way = Way.BLOCKS,
 ) -> Tensor:
-    """Compute self-attention within a window by a backend.
+    """Compute self-attention within a window, using a backend.
 
     Args:
         attend: function of a backend.
@@ -55,7 +55,7 @@ def attend_local(
         bias: bias without a window; it must have the tokens' positions, ascending in each sequence.
         window: width of the window in tokens.
         dropout: probability of dropping an attention weight, in [0, 1).
-        way: how to compute sequences that are not short.
+        way: how to compute long sequences; short ones (at most ``_DENSE_BLOCKS`` blocks) are computed whole.
 
     Returns:
         <float>[B, H, S, d_h]. Results at padding are undefined.
@@ -122,7 +122,7 @@ def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> 
 
 
 def _once(bias: AttentionBias, name: tuple[str, int], make: Callable[[], AttentionBias]) -> AttentionBias:
-    """Make a bias once for all layers or, when compiling, in each layer, so that all layers have equal graphs."""
+    """Make a bias once for all layers; when compiling, make it in every layer, so that all layers have equal graphs."""
     if torch.compiler.is_compiling():
         return make()
     if name not in bias.kept:
@@ -132,7 +132,10 @@ def _once(bias: AttentionBias, name: tuple[str, int], make: Callable[[], Attenti
 
 
 def _positions(bias: AttentionBias, sequences: int) -> Tensor:
-    """Return the positions, with the last token's at padding: then each query reads a token or a hidden block."""
+    """Return the positions, where padding gets the position of the last token.
+
+    Every query then has at least one visible key, or no token in its three blocks of keys.
+    """
     assert bias.positions is not None, "local attention needs positions"
     if bias.lengths is None:
         return bias.positions

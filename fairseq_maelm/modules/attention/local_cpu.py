@@ -2,7 +2,7 @@
 
 The blocks of all sequences are stored in one buffer, one after another, so that a block with its two neighbors is a
 strided view. Keys of other sequences in such a window have to be hidden. Only this buffer and the result are kept for
-the backward pass; with a copy for each block, it would be four times as much.
+the backward pass; copies of the windows would take four times as much memory.
 """
 
 from typing import Any

@@ -27,7 +27,7 @@ def split_packed(packed: Tensor) -> tuple[Tensor, ...]:
 
 
 class _SplitPacked(torch.autograd.Function):
-    """Packs the gradients with at most one copy; autograd's backward of ``unbind`` copies everything twice."""
+    """Splits like ``unbind``, whose backward pass copies gradients twice; this one copies them at most once."""
 
     @staticmethod
     def forward(ctx: Any, packed: Tensor) -> tuple[Tensor, ...]:

@@ -12,8 +12,8 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
     """Return T5's bidirectional bucket of a relative position.
 
-    Half of the buckets are for keys after the query. In each half, the first half of the buckets have one distance
-    each; the others grow logarithmically up to ``max_distance``, and the last has all larger distances too.
+    The upper half of the buckets is for keys after the query. In each half, the first ``num_buckets / 4`` buckets hold
+    one distance each; the others grow logarithmically up to ``max_distance``, and the last holds all larger distances.
 
     Args:
         distance: position of the key minus position of the query.
@@ -30,7 +30,10 @@ def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
 
 
 def reference_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
-    """Return the authors' bucket: symmetric around ``num_buckets / 2 - 1``, rounded up, the last bucket unused."""
+    """Return the bucket of the authors' code: ``num_buckets / 2 - 1``, plus or minus a bucket of the absolute distance.
+
+    Unlike in T5, logarithms are rounded up. The last bucket is unused.
+    """
     half = num_buckets // 2
     exact = half // 2
     size = abs(distance)
@@ -94,7 +97,7 @@ class RelativePositionBias(nn.Embedding):
     def between(self, positions: Tensor, lengths: Tensor | None = None) -> AttentionBias:
         """Return the bias of every pair of positions; arguments as in ``AttentionBias``.
 
-        ``forward`` returns a tensor instead, because fairseq searches for the origin of a NaN with module hooks, which
-        take tensors only.
+        ``forward`` returns only a tensor, because fairseq searches for the origin of a NaN with module hooks, which
+        accept nothing else.
         """
         return AttentionBias(self(), positions, lengths)

@@ -58,7 +58,7 @@ def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
 
 
 def split_rotated(packed: Tensor, rotation: Rotation, values: int = 1) -> tuple[Tensor, ...]:
-    """Split <float>[B, S, parts, H, d_h] into <float>[B, H, S, d_h]; the last parts are values, the others are rotated.
+    """Split <float>[B, S, parts, H, d_h] into <float>[B, H, S, d_h]; rotate all parts except the last ``values``.
 
     Except in compiled graphs, ``packed`` is rotated in place, so nothing else may use it.
     """

@@ -1,7 +1,7 @@
 """Attention by Triton kernels that look up the relative bias themselves.
 
-The kernels need a relative bias or a window, and hide only padding. In other cases, such as decoders, torch's attention
-is used.
+The kernels need a relative bias or a window, and support no other hidden keys than padding. In all other cases, such as
+decoders, torch's attention is used.
 """
 
 import importlib
@@ -66,7 +66,7 @@ def attend_qkv(qkv: Tensor, bias: AttentionBias | None, dropout: float, asked_fo
 
 
 def skips_hidden(query: Tensor, bias: AttentionBias, asked_for: bool = True) -> bool:
-    """Return True if ``attend`` would skip the keys hidden by a window, were it added to this bias."""
+    """Return True if ``attend``, given this bias with a window, would skip the keys that the window hides."""
     return (bias.of_distance is not None or bias.max_positions is not None) and _takes(query, bias, asked_for)
 
 

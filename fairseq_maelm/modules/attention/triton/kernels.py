@@ -11,8 +11,8 @@ mask. Queries, keys and values <float>[B, H, S, d_h] have the same strides, the 
 
     table       <float32>[H, 4 P + 1] bias of the distances -2 P to 2 P, times log2 e because the hardware's exponential
                 has base 2; minus infinity at distances that no two tokens have
-    places      <int32>[B, S'] 4 bytes times the position of each column; at padding 4 bytes times 2 P. The table has
-                minus infinity at all distances from tokens to 2 P, which hides padding at no cost
+    places      <int32>[B, S'] 4 bytes times the position of each column; at padding 4 bytes times 2 P. The table is
+                minus infinity at all distances between tokens and position 2 P, which hides padding at no cost
     tokens      <int32>[B] number of columns before the padding. Outputs and gradients at padding are zero
     words       <int32>[B, H, 3, S'] random words of each column: two for its query and one for its key
     output      <float>[B, S, H, d_h], the layout of the joined heads
@@ -96,7 +96,7 @@ def prepare_kernel(
         words_of_positions <int32>[B, H, 3, P'] random words of the column at each position, if there is one
         extents     <int32>[B] one more than the last position of each sequence
 
-    ``seed`` is None without dropout, ``inverse`` if the backward pass does not need it.
+    ``seed`` is None without dropout; ``inverse`` is None if the backward pass does not need it.
     """
     pair = tl.program_id(0).to(tl.int64)
     batch, head = pair // heads, tl.program_id(0) % heads
@@ -136,7 +136,7 @@ def prepare_kernel(
 
 @triton.jit
 def bias_at(starts, offsets):
-    """Load the bias <float32> at ``offsets`` bytes, not negative, after ``starts``.
+    """Load the biases <float32> at the addresses ``starts`` + ``offsets``, in bytes; offsets must not be negative.
 
     Triton's own load would convert the addresses to another layout, and the biases back to the layout of the matrix
     product, through shared memory. Inline assembly keeps the layout, with one 32-bit addition and one load.

@@ -77,7 +77,7 @@ def relative_attention(
         key: as ``query``.
         value: as ``query``.
         of_distance: <float>[H, 2 P - 1] bias of the distances 1 - P to P - 1; used in float32.
-        positions: <int64>[B or 1, S] original positions in [0, P), in any order, different within a sequence.
+        positions: <int64>[B or 1, S] original positions in [0, P), in any order, without duplicates in a sequence.
         lengths: <int64>[B] number of tokens of each right-padded sequence, or None without padding. Outputs at padding
             are zero, and inputs and gradients at padding are not read.
         dropout: probability of dropping an attention weight, in [0, 1).
