@@ -26,8 +26,8 @@ def run(args: argparse.Namespace) -> None:
 
     Raises:
         OSError: the vocabulary is missing.
-        ValueError: a text has no mask or is too long, raised after the other texts' candidates are printed; or the
-            checkpoint has no LM head.
+        ValueError: the checkpoint has no LM head; or a text has no mask or is too long, which is raised after the
+            candidates for all other texts are printed.
     """
     from fairseq_maelm.models.hub import open_checkpoint
 

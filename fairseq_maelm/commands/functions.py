@@ -16,7 +16,7 @@ from fairseq_maelm.training.options import spelled, words_of
 
 
 def pretrain(data: Any, output: Any, *, fairseq_options: Mapping[str, Any] | None = None, **options: Any) -> Path:
-    """Pretrain an encoder as ``maelm pretrain`` does; the same call resumes.
+    """Pretrain an encoder as ``maelm pretrain`` does; the same call resumes an interrupted run.
 
     Args:
         data: folder written by ``maelm prepare corpus``.
@@ -37,7 +37,7 @@ def pretrain(data: Any, output: Any, *, fairseq_options: Mapping[str, Any] | Non
 def finetune(
     task: Any, checkpoint: Any, output: Any, *, fairseq_options: Mapping[str, Any] | None = None, **options: Any
 ) -> Path:
-    """Fine-tune a checkpoint on a prepared task as ``maelm finetune`` does; the same call resumes.
+    """Fine-tune a checkpoint on a prepared task as ``maelm finetune`` does; the same call resumes an interrupted run.
 
     Args:
         task: task folder written by a ``maelm prepare`` command.

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Split a value of --set into a name and its value."""
+    """Parse NAME=VALUE from --set into the name and the converted value."""
     name, equals, value = text.partition("=")
     name = name.replace("_", "-")
     if not equals or name in _COMPUTED:

@@ -103,7 +103,7 @@ def _train(words: list[str]) -> None:
 
 @contextlib.contextmanager
 def _everything_shown() -> Iterator[None]:
-    # The logging of fairseq-train, which does not set it up again on import.
+    # Configure logging as fairseq-train does on import; its own configuration then has no effect.
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(FORMAT)
     logging.basicConfig(level=os.environ.get("LOGLEVEL", "INFO").upper(), handlers=[handler], force=True)

@@ -108,7 +108,7 @@ class EncodingJob:
     encoder: TextEncoder
 
     def encode(self, task: tuple[int, Chunk]) -> int:
-        """Encode a chunk, given with its number, into its part file, and return the chunk's length in bytes.
+        """Encode a task (number, chunk) into the chunk's part file; return the chunk's length in bytes.
 
         The part holds ``ids<t>``, ``lengths<t>`` and ``counts<t>`` for every target t (a shard or validation) that
         occurs. A document's first item is a single </s>, for the blank line before the document.

@@ -1,4 +1,4 @@
-"""Preparation of a data folder for fairseq-train from raw text, in steps that resume where they were interrupted."""
+"""Preparation of a data folder for fairseq-train from raw text; if interrupted, it resumes at the unfinished step."""
 
 import logging
 import platform
@@ -78,14 +78,14 @@ def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) ->
 
 
 def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict[str, Any]:
-    """Return what identifies this preparation: the settings that decide its result, and the state of its files."""
+    """Return what identifies a preparation: the settings that determine the result, and the state of the inputs."""
     files = {
         # Checksums are computed while the files are read for cleaning.
         role: fingerprints([source.path for source in found], with_checksums=False)
         for role, found in sources.items()
         if found
     }
-    # Opening a given vocabulary refuses a bad one before any work is done.
+    # Open a given vocabulary now, so that a bad one is refused before any work is done.
     if settings.sentencepiece_model is not None:
         dictionary_symbols(load_sentencepiece(settings.sentencepiece_model))
         files["sentencepiece_model"] = fingerprints([settings.sentencepiece_model])

@@ -117,7 +117,7 @@ class SourceReader:
 def segment_lines(segment: Segment) -> Iterator[str | None]:
     """Yield a segment's lines before cleaning, with None at the start of a file and after each JSON record.
 
-    None marks the ends of documents that no blank line marks. Blank lines inside a JSON record do not end a document.
+    None marks a document boundary without a blank line. Blank lines inside a JSON record do not end a document.
     """
     text = decode(segment.source.path, segment.first_line, segment.data)
     if segment.starts_file:

@@ -97,7 +97,7 @@ class PrepareSettings:
                 )
 
     def resolved(self) -> dict[str, Any]:
-        """Return the settings that decide the result, without the inputs, as JSON values with defaults filled in."""
+        """Return the settings that determine the result, except the inputs, as JSON values with defaults filled in."""
         fraction = self.valid_fraction
         if fraction is None and self.valid_documents is None and not self.valid:
             fraction = _DEFAULT_FRACTION

@@ -1,4 +1,4 @@
-"""Assignment of documents to the validation split and to shards by a hash of their number, without state."""
+"""Assignment of documents to the validation split and to training shards, by a hash of the document's number."""
 
 import hashlib
 from typing import NamedTuple
@@ -14,8 +14,8 @@ _BLOCK = 2**20
 def random_keys(first: int, count: int, seed: int, purpose: str) -> NDArray[np.uint64]:
     """Return pseudo-random keys <uint64>[count] for the numbers ``first`` to ``first + count - 1``.
 
-    A number's key is splitmix64 (Steele et al., 2014) of the number, offset by a hash of seed and purpose. Keys are
-    uniform over all 64-bit values, and distinct for distinct numbers because splitmix64 is a bijection.
+    key(n) = mix((n + 1) * gamma + hash(seed, purpose)), as in splitmix64 (Steele et al., 2014). Keys are uniform over
+    all 64-bit values, and distinct for distinct numbers because splitmix64 is a bijection.
     """
     start = int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest(), "little")
     return mix(np.arange(first + 1, first + count + 1, dtype=np.uint64) * GOLDEN_GAMMA + np.uint64(start))

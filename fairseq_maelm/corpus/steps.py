@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 4 * 2**20
 
-# The two cleaned texts: the user's validation files, and the corpus. Validation files are cleaned first, so that
-# de-duplication removes their paragraphs from the training text.
+# The roles of input files: the user's validation files, and the corpus. Each role is cleaned into one text, validation
+# files first, so that de-duplication removes their paragraphs from the training text.
 VALID, CORPUS = "valid", "inputs"
 
 
@@ -65,7 +65,7 @@ class Work:
 
 
 def clean(work: Work, sources: dict[str, list[Source]]) -> dict[str, Any]:
-    """Clean the files of each role into one text; return counts, chunks and checksums by role."""
+    """Clean the files of each role, ``VALID`` and ``CORPUS``, into a text; return counts, chunks and checksums."""
     duplicates = Deduplicator() if work.settings.deduplicate else None
     return {role: _clean_role(work, role, sources[role], duplicates) for role in (VALID, CORPUS) if sources.get(role)}
 
@@ -90,7 +90,7 @@ def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Dedupl
 
 
 def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment]]:
-    """Group segments of small files into chunk-sized groups."""
+    """Group consecutive segments into lists of about ``CHUNK_BYTES``, since small files give small segments."""
     group: list[Segment] = []
     size = 0
     for reader in readers:

@@ -1,4 +1,4 @@
-"""The one table reader, for texts and labels: separated columns, JSON lines, or a JSON list of objects."""
+"""The reader for all tables of texts and labels: separated columns, JSON lines, or a JSON list of objects."""
 
 import argparse
 import csv
@@ -89,8 +89,8 @@ def read_table(
         texts: number of texts in a row, or None if unknown. Without given columns, a table of exactly this many
             columns has no labels, and any other table has labels.
         label_optional: accept a table that lacks the column of the label.
-        complete: function that is True for acceptable texts of a row; by default, none may be empty.
-        rows: rows to take instead of those of the file.
+        complete: function that returns whether a row's texts are acceptable; by default, no text may be empty.
+        rows: rows to use instead of the file's.
 
     Raises:
         CorpusError: a row is not an example; the message names file and line.
@@ -158,7 +158,7 @@ def _choose(columns: Columns, first: Any, texts: int | None, place: str, label_o
 
 
 def _find_column(column: str | None, header: Sequence[str], place: str) -> int | None:
-    """Return a column's index; None for one that the header lacks."""
+    """Return the index of a column, given by name or number; None if the header lacks the name."""
     if column is None:
         return None
     places = [number for number, name in enumerate(header) if name.strip() == column]

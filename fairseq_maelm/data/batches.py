@@ -15,7 +15,7 @@ ORDERS = ("buckets", "shuffled", "shortest", "longest")
 
 
 class BatchDataset(FairseqDataset):
-    """A dataset whose items are one or several sequences; subclasses define ``collate``, which makes a batch of items.
+    """A dataset in which an item is one or several sequences; subclasses define ``collate``, which makes a batch.
 
     Random numbers depend on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
     one.
@@ -74,7 +74,7 @@ class BatchDataset(FairseqDataset):
         return indices
 
     def num_tokens(self, index: int) -> int:
-        """Return the number of tokens in an item, as limited by ``--max-tokens``."""
+        """Return the number of tokens in an item, as counted for ``--max-tokens``."""
         return int(self.token_counts[index])
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ class BatchDataset(FairseqDataset):
         return self.token_counts[indices]
 
     def size(self, index: int) -> int:
-        """Return the length of an item's longest sequence, as limited by ``--max-positions``."""
+        """Return the length of an item's longest sequence, which ``--max-positions`` limits."""
         return int(self.sizes[index])
 
     def ordered_indices(self) -> np.ndarray:
@@ -99,7 +99,7 @@ class BatchDataset(FairseqDataset):
         return indices[np.argsort(-sizes if self.order == "longest" else sizes, kind="stable")]
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
-        """Return random sort keys <float64>[n] in [0, 1) for items in the same bucket."""
+        """Return random keys <float64>[n] in [0, 1) that order the items within each bucket."""
         return np.random.default_rng([self.seed, self.epoch]).random(len(indices))
 
     def batch_by_size(

@@ -94,7 +94,7 @@ class TokenBlocks:
     """Blocks of one split, read from disk on demand; ``sizes`` <int32>[blocks] are their lengths in tokens.
 
     Args:
-        paths: files of the split without ``.bin`` and ``.idx``; several are read as one.
+        paths: paths of the split's files, without ``.bin`` and ``.idx``; several files are read as one.
         break_mode: see ``block_slices``.
         block_size: maximum length of a block, including its first token.
         first_symbol: token id to put in front of every block.

@@ -30,8 +30,8 @@ class Symbols(NamedTuple):
 class MaskedBlockDataset(BatchDataset):
     """A split for pretraining.
 
-    ``--max-tokens`` counts masked tokens too: fairseq limits the number of items times the largest item, B * T, which
-    is the size of the padded decoder batch. The encoder's B * S is never larger.
+    ``--max-tokens`` counts masked tokens too: fairseq limits B * T, the size of the padded full sequences, which enter
+    the decoder. The encoder's input, B * S, is never larger.
 
     Args:
         blocks: the text, cut into blocks.

@@ -1,8 +1,8 @@
 """The order in which sequences are batched: buckets of similar lengths, in random order within a bucket.
 
 Measured padding for 17 million tokens of Wikipedia ("complete_doc" blocks of up to 512 tokens, batches of 16,384
-tokens): 0.13 % with fully sorted lengths, 0.32 % with these buckets, 0.71 % with buckets of 1,024 sequences. Packing
-several documents into a row, which attention would have to separate, could therefore save little more.
+tokens): 0.13 % with fully sorted lengths, 0.32 % with these buckets, 0.71 % with buckets of 1,024 sequences. So
+packing several documents into a row could save little more, and attention would have to separate them.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: f
 def order_by_length(sizes: np.ndarray, draws: np.ndarray, widest: float = WIDEST) -> np.ndarray:
     """Sort sequences by bucket, and within a bucket by ``draws`` <float64>[sequences] in [0, 1).
 
-    In pretraining, the same draws round the number of masked tokens. So neighbors of equal length mask equally many
-    tokens, and their batch needs no padding in the encoder; per length, at most one batch mixes two mask counts.
+    In pretraining, the same draws round the number of masks. So neighbors of equal length have the same number of
+    masks, and their batch needs no padding in the encoder; at most one batch per length mixes two numbers of masks.
     """
     # numpy sorts 16-bit integers stably by radix sort: in linear time, and in the same order on every machine.
     order = np.argsort((draws * (1 << 16)).astype(np.uint16), kind="stable")

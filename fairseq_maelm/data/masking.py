@@ -51,7 +51,7 @@ def _row_bits(seed: int, epoch: int, indices: np.ndarray, stream: int) -> np.nda
 
 @lru_cache(maxsize=64)
 def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
-    """Return the hash <uint64>[1] of everything but index and position; cached, because numpy is slow on scalars."""
+    """Return the hash <uint64>[1] of seed, epoch and stream; cached, because numpy is slow on scalars."""
     key = np.array([seed % (1 << 64)], dtype=np.uint64)
     for part in (epoch, stream):
         key = mix(key * GOLDEN_GAMMA + np.uint64(part) + GOLDEN_GAMMA)
@@ -148,7 +148,7 @@ def draw_masks(
 
 
 def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, first: np.ndarray | None) -> np.ndarray:
-    """Return <bool>[B, T], True at each row's ``counts`` units of smallest priority; undefined outside units."""
+    """Return <bool>[B, T], True in the ``counts`` units of smallest priority in each row; undefined outside units."""
     ranked = priority if starts.all() else np.where(starts, priority, np.iinfo(np.uint64).max)
     ranks = np.maximum(counts - 1, 0)
     # Only the smallest priorities need sorting; if all rows have the same count, not even these.
@@ -216,5 +216,5 @@ def replacements(real_tokens: np.ndarray, indices: np.ndarray, seed: int, epoch:
 
 
 def keep_fraction(fraction: float, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
-    """Draw <bool>[B, length], True with probability ``fraction``; increasing it only turns Falses into Trues."""
+    """Draw <bool>[B, length], True with probability ``fraction``; a larger fraction keeps all values that are True."""
     return uniform(random_bits(seed, epoch, indices, _STAYING, length)) < fraction

@@ -66,7 +66,7 @@ class EncoderView:
 
     @property
     def asks_with_masks(self) -> bool:
-        """True if, after training with this view, the encoder's input contains <mask> when masked tokens are predicted.
+        """True if the encoder sees <mask> when a model that was trained with this view predicts masked tokens.
 
         After training with random tokens, masks are dropped, since a random token cannot mark a position.
         """
@@ -80,7 +80,7 @@ class EncoderView:
         staying: np.ndarray | None = None,
         random_tokens: np.ndarray | None = None,
     ) -> VisibleTokens:
-        """Show drawn masks to the encoder.
+        """Return what the encoder sees of a batch with drawn masks.
 
         Args:
             draw: the drawn masks.
@@ -186,7 +186,7 @@ def _rows(counts: np.ndarray, width: int) -> np.ndarray:
 
 
 def _spread(values: np.ndarray, rows: np.ndarray | None, shape: tuple[int, int], filler: int) -> np.ndarray:
-    """Scatter ``values`` to flat indices ``rows`` of an <int64>[B, S] filled with ``filler``; None means all rows."""
+    """Write ``values`` to flat indices ``rows`` (None: all) of a new <int64>[B, S] filled with ``filler``."""
     if rows is None:
         return values.reshape(shape)
     spread = np.full(shape, filler, dtype=np.int64)

@@ -1,6 +1,6 @@
 """Checks of fairseq's memory-mapped files before use: the whole .idx in every run, and each token of the .bin once.
 
-Without them, a flipped bit or an incomplete copy would cause an error hours later, or none at all.
+Without these checks, a flipped bit or an incomplete copy would cause an error hours later, or none at all.
 """
 
 import contextlib

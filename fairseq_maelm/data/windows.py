@@ -1,4 +1,4 @@
-"""Windows over sequences of units, such as words or pieces, that do not fit into a model's positions."""
+"""Windows over sequences of units, such as words or pieces, that are longer than a model's maximum length."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _OF_LENGTH = 0.01
 
 
 def cut_windows(ends: Sequence[int], limit: int, overlap: int) -> list[tuple[int, int]]:
-    """Return windows [start, stop) of whole units, each but the last as long as possible.
+    """Return windows [start, stop) of whole units; all windows but the last are as long as possible.
 
     Args:
         ends: [units + 1] number of pieces before each unit, then the total; a unit has at most ``limit`` pieces.

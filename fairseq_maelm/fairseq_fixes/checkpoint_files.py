@@ -1,4 +1,4 @@
-"""Write checkpoint files atomically, so that a killed run or a second run cannot leave a broken one.
+"""Write checkpoint files atomically, so that neither a killed run nor a second run leaves a broken file.
 
 Reason: fairseq writes the first file of a save under a temporary name and renames it, but copies the other files, such
 as checkpoint_last.pt, in place. A kill during the copy leaves a truncated checkpoint_last.pt from which no run can

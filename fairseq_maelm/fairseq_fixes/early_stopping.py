@@ -4,8 +4,8 @@ Reason: fairseq counts validations without improvement only in memory. A resumed
 than an uninterrupted run, and a run stopped by --patience continues training when started again.
 
 fairseq stores the counter in attributes of the function ``should_stop_early`` in the training program's module. This is
-``fairseq_cli.train`` or, under ``torchrun -m fairseq_cli.train``, a second copy of that module. The right copy is the
-module that calls ``load_checkpoint``, as every run does.
+``fairseq_cli.train`` or, under ``torchrun -m fairseq_cli.train``, a second copy of that module. Every run calls
+``load_checkpoint`` from the right copy.
 Test: tests/end_to_end/test_save_folder.py, test_stopped_by_patience.
 """
 

@@ -1,10 +1,10 @@
 """The running average of the weights, ``--store-ema``, for models with integer entries in their state dict.
 
-Reason: fairseq multiplies every entry of the state dict by the decay. For integers, such as our models' identities, the
-first update raises an exception; weights with two names, such as RoBERTa's embeddings, decay twice. With --store-ema, a
-checkpoint without an average can be neither continued nor fine-tuned, because fairseq reads the weights after deleting
-them. Fine-tuning would continue the average from pretraining, and a resumed run would restart the update count for
-``--ema-update-freq`` at 0.
+Reason: fairseq multiplies every entry of the state dict by the decay. For integers, such as the settings in our models'
+state dicts, the first update raises an exception; weights with two names, such as RoBERTa's embeddings, decay twice.
+With --store-ema, a checkpoint without an average can be neither continued nor fine-tuned, because fairseq deletes the
+weights before it reads them. Fine-tuning would continue the average from pretraining, and a resumed run would restart
+the update count for ``--ema-update-freq`` at 0.
 Test: tests/end_to_end/test_ema.py.
 """
 

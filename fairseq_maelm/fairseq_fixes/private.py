@@ -15,7 +15,7 @@ DerivedMeter = MetersDict._DerivedMeter
 def remember(cfg: Any, **options: Any) -> None:
     """Set options of a task's configuration, also in the configuration that fairseq stores in checkpoints.
 
-    Setting them only in ``cfg`` is not enough, since a task gets a copy. The old values are stored as ``given``.
+    Setting them only in ``cfg`` is not enough, since a task gets a copy. Old values are stored in the option ``given``.
     """
     for name, value in options.items():
         setattr(cfg, name, value)

@@ -1,4 +1,4 @@
-"""Resume a run from an intact checkpoint, in a folder that is locked for it, and not beyond its last update.
+"""Resume a run from an intact checkpoint, in a locked save folder, and only if it has not reached its limits.
 
 Reason: fairseq-train fails with a long traceback if checkpoint_last.pt is truncated, and continues from a file with
 flipped bits. If the file is missing, it starts at update 0 and overwrites the other checkpoints. Impossible progress

@@ -207,7 +207,7 @@ def _newest_whole(others: list[Path], trouble: str, suffix: str, criterion: str)
 
 
 def _sorted_out(paths: list[Path], criterion: str) -> tuple[dict[Path, Progress], dict[Path, str]]:
-    """Return (progress of each file that a run could resume from, if intact; reason to skip each other file)."""
+    """Return the progress of each file that seems fit to resume from, and the reason to skip each of the others."""
     progress: dict[Path, Progress] = {}
     skipped: dict[Path, str] = {}
     for path in paths:

@@ -60,7 +60,7 @@ def add_layout_arguments(parser: Any) -> None:
 
 
 def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = None) -> Layout:
-    """Infer a file's layout from the options and its name; without options, return the default layout if there is one.
+    """Infer the layout of a file from its name and the options; without options, return the default layout if given.
 
     Raises:
         UsageError: the options contradict each other.
@@ -94,7 +94,7 @@ class LabeledFile(NamedTuple):
 
 
 def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
-    """Read a file; if not ``labeled``, labels may be missing, and missing labels are empty."""
+    """Read a file; if not ``labeled``, labels may be missing and are then empty strings."""
     lines = [line for _, line in numbered_lines(path)]
     sentences = list(_sentences(path, lines, layout, labeled))
     if not sentences:

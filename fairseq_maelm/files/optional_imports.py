@@ -16,7 +16,7 @@ def import_transformers() -> Any:
         ValueError: transformers is missing.
     """
     # fairseq requires torchaudio, pip may install one built for another torch, and transformers imports it if it can.
-    # Text does not need it: with None in sys.modules, Python treats it as not installed.
+    # Text models need no torchaudio: with None in sys.modules, Python treats it as not installed.
     try:
         importlib.import_module("torchaudio")
     except Exception:  # ImportError if missing; OSError or RuntimeError if built for another torch

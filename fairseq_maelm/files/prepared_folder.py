@@ -83,7 +83,8 @@ def prepare_folder(
         origin: returned by ``made_from``.
         write: a function that fills the given folder and returns additional manifest entries (the facts); these may
             include a more detailed "files".
-        resumes: whether a failed or killed run keeps partial work for the next, in the parent of ``write``'s folder.
+        resumes: whether the next run can use a failed or killed run's partial work, which ``write`` stores in the
+            parent of the given folder.
         copies: folders inside the result that get a copy of the manifest.
 
     Returns:

@@ -42,16 +42,16 @@ class Job:
 
     Attributes:
         name: shown in messages.
-        file: path of the marker, which stores the result or the reason for a failure; or a function that returns the
-            path, if it is known only when the job can start.
+        file: path of the marker, the JSON file with the result or the reason for a failure; or a function that returns
+            this path when the job can start, if it is not known earlier.
         words: function that makes the command line, called when the job can start.
-        result: function that reads the result from the log; raises a ValueError if the run failed with exit status 0.
-        resumes: whether the program continues from a saved state; its log is then appended to.
+        result: function that reads the result from the log; raises a ValueError if the run failed in spite of exit 0.
+        resumes: whether the program continues from a saved state; if so, its earlier log is kept.
         after: groups of jobs. The job starts after all of them have ended, if at least one in each group succeeded.
-        cost: duration in any unit, for the progress.
+        cost: relative duration, its weight in the overall progress.
         ended: function called after the marker is written.
         clears: unfinished files and folders of an earlier attempt, removed before the program starts.
-        environment: variables to add.
+        environment: environment variables to add.
         one_gpu: whether the program uses only the first GPU of its slot.
     """
 
@@ -78,7 +78,7 @@ class Job:
         return self.marker.with_suffix(".log")
 
     def process(self, slot: str) -> Process:
-        """Return the program to run in a slot: the ids of its GPUs, separated by commas, or "" for the CPU."""
+        """Return the program to run in ``slot``: GPU ids separated by commas, or "" for the CPU."""
         gpus = slot.split(",")[0] if self.one_gpu else slot
         return Process(self.words(), {**self.environment, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})})
 
@@ -121,7 +121,7 @@ class LocalLauncher:
         self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), **os.environ, "PATH": path}
 
     def start(self, job: Job, slot: str) -> LocalProcess | None:
-        """Start a job, or return None if its program still runs because an earlier runner started it and was killed."""
+        """Start a job; return None if its program is still running, left by an earlier runner that was killed."""
         process = job.process(slot)
         with open(job.log, "ab") as log:
             # A running program locks its log.
@@ -149,7 +149,7 @@ def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Any = None, retry_f
     """Run all unfinished jobs, one in each slot at a time.
 
     Jobs start in the given order when possible, but jobs whose dependencies have finished come before jobs without
-    dependencies. If a job fails, its marker stores the reason, and only jobs that depend on it are not run.
+    dependencies. If a job fails, its marker stores the reason, and jobs that cannot run without it are skipped.
 
     Args:
         jobs: the jobs.

@@ -40,7 +40,7 @@ def data_fingerprint(folder: Path) -> str:
 
 
 def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
-    """Return a line for each difference between nested settings. Tables that may grow differ only in common entries."""
+    """Return a line for each difference between nested settings; for tables that may grow, ignore added entries."""
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
     keys = earlier.keys() & now.keys() if name in _MAY_GROW else (earlier.keys() | now.keys()) - set(_MAY_CHANGE)
@@ -60,7 +60,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def outcomes_of(folder: Path, step: str, **wanted: str) -> list[Outcome]:
-    """Return the outcomes of a step's jobs, from all commands run in a folder; ``wanted`` selects axis -> value."""
+    """Return the outcomes of a step's jobs from all commands in a folder; ``wanted`` (axis -> value) selects jobs."""
     wanted["step"] = step
     runs = read_settings(folder)["runs"].items()
     return [_outcome(axes, folder / f"{name}.json") for name, axes in runs if axes.items() >= wanted.items()]

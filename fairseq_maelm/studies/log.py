@@ -32,7 +32,7 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
 
 
 def last_attempt(log: Path, tail: bool = False) -> str:
-    """Return the part of a log from the last command line on, or only its end; "" if there is no log."""
+    """Return the last attempt in a log, from its command line on ("" if there is none); ``tail`` reads only the end."""
     text = _text(log, tail) if log.exists() else ""
     return text[max(0, text.rfind("\n$ ")) :]
 
@@ -62,14 +62,14 @@ def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Seq
 
     Args:
         log: the run's log.
-        metric: the metric to compare on the first validation set; larger is better, and the last of equal ones wins.
+        metric: the metric to compare on the first validation set; larger is better; of equal values, the last wins.
         metrics: the metrics to return.
         subsets: the validation sets.
 
     Returns:
         A dict with ``score``, the metric on the first validation set; ``scores``, the metric on each set; ``figures``,
-        metric -> value, with the name of the set as prefix except for the first set; ``epoch`` and ``updates`` at this
-        validation; ``seconds``, the duration of the last attempt.
+        metric -> value on all sets, where names for sets after the first begin with the set; ``epoch`` and ``updates``
+        at this validation; ``seconds``, the duration of the last attempt.
 
     Raises:
         ValueError: the training diverged, or there is no such metric.

@@ -83,9 +83,9 @@ class Plan:
     """A plan's content, changed by settings from the command line.
 
     Args:
-        path: path of the plan; the plan's ``report`` is relative to its folder.
+        path: path of the plan; ``report`` in the plan is relative to the plan's folder.
         changes: name -> value. "fine-tuning.lr" is the entry "lr" of the table "fine-tuning". A name without a dot that
-            the plan does not have is an entry of the table "common", if there is one.
+            the plan lacks is an entry of the table "common", if there is one.
 
     Raises:
         ValueError: the plan has no such setting.
@@ -146,7 +146,7 @@ class Steps:
         rows: name -> fields of the rows to run.
         tasks: name -> fields of the tasks to run.
         known: values of further placeholders.
-        functions: modules or objects with functions and ``PLACES``; each name is looked up in order.
+        functions: modules or objects with functions and ``PLACES``; the first that has a name is used.
         seeds: maximum number of seeds of each row; None for all.
 
     Raises:
@@ -184,7 +184,7 @@ class Steps:
                 _refuse_missing(Path(needed), f"the step {name!r}")
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that determine the results, for comparison with earlier commands, and all jobs' axes."""
+        """Return the settings to compare with those of earlier commands, and under "runs" the axes of each job."""
         listed = {f"{axis}s" for step in self.steps.values() for axis in step.get("each", "").split()}
         own = {name: value for name, value in self.own.items() if name not in {*listed, "report"}}
         tables = {name: value for name, value in self.content.items() if isinstance(value, dict)}
@@ -278,7 +278,7 @@ def _refuse_missing(path: Path, needed_by: str) -> None:
 
 
 def _fingerprint(value: Any) -> Any:
-    """Return the fingerprints of files and folders, also in lists; return any other value unchanged."""
+    """Replace a path, or each path in a list, by the fingerprint of its content; return other values unchanged."""
     if isinstance(value, list):
         return [_fingerprint(each) for each in value]
     if not isinstance(value, Path):

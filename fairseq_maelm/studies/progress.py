@@ -17,7 +17,7 @@ _LIMIT = re.compile(r"'(max_update|max_epoch)': (\d+)")
 
 
 def training(log: Path) -> Training | None:
-    """Read the state of a training from its log; None before the first record, and for other programs."""
+    """Read the state of a training from its log; return None if the log has no training record (yet)."""
     records = [record for _, record in log_records(log, ["train_inner"], tail=True)]
     if not records or "num_updates" not in records[-1]:
         return None
@@ -58,7 +58,7 @@ class Progress:
             self._write(self.line(running, now - self.begin, columns), end="")
 
     def line(self, running: Sequence[tuple[str, Path, float]], seconds: float, columns: int = _ANY) -> str:
-        """Return the line to show at a time in seconds; a narrow line shows only the first training and the bar."""
+        """Return the progress line after ``seconds``; the fewer ``columns``, the fewer details it shows."""
         trainings = [(name, cost, training(log)) for name, log, cost in running]
         done = self.done + sum(cost * each.share for _, cost, each in trainings if each)
         share = min(1.0, done / self.total) if self.total else 1.0
@@ -80,6 +80,6 @@ class Progress:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """End the line."""
+        """Erase the progress line in a terminal."""
         if self._terminal:
             self._write("", end="")

@@ -32,7 +32,7 @@ class Cell:
 
     The best setting has the highest median over seeds of the metric on the first validation set. Runs that diverged or
     failed count as minus infinity, so that no setting wins because its bad seeds failed. While runs are missing,
-    settings with more seeds come first. Ties of the median are broken by the mean, then by the order of the grid.
+    settings with more ended seeds come first. Ties are broken by the mean, then by the order of the grid.
 
     Attributes:
         outcomes: outcomes of the best setting, one for each seed; empty if no setting has a score.

@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 _SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
 _DEFAULTS: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 4, "name": "maelm_sweep"}
 _CLUSTERS = ("slurm", "local")
-# Script of a job, which needs neither this package nor torch. Arguments: log, "resumes" to keep an earlier log or "",
-# first line of the log, folder of Python, command. The script waits until no other program has locked the log.
+# Script of a job, which needs neither this package nor torch. Arguments: path of the log; "resumes" to keep the earlier
+# log, or ""; first line to log; folder of Python; command. The script waits until no other program has locked the log.
 _WORK = """
 exec >>"$0" 2>&1 </dev/null
 flock 1

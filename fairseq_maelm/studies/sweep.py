@@ -47,7 +47,7 @@ class Model(NamedTuple):
     """A model to fine-tune."""
 
     checkpoint: Path
-    random: bool  # whether to use random weights in the sizes of the checkpoint
+    random: bool  # whether to draw new weights, in the checkpoint's sizes
     encoder: Encoder
 
     @property
@@ -99,8 +99,8 @@ def settings_of(search: Search) -> dict[str, dict[str, Any]]:
 def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
     """Read named checkpoints.
 
-    Instead of a path, "random:NAME" means random weights in the sizes of the checkpoint NAME, and "random" means random
-    weights in the sizes of the first checkpoint that has a path.
+    Instead of a path, "random:NAME" means a model with random weights and the sizes of the checkpoint NAME; "random"
+    takes the sizes of the first checkpoint that has a path.
     """
     if len({name for name, _ in named}) < len(named):
         names = ", ".join(name for name, _ in named)
@@ -174,7 +174,7 @@ class Sweep:
         return {**options, **start, "seed": seed}
 
     def prepare(self, retry_failed: bool) -> None:
-        """Delete earlier checkpoints that need not be kept; with ``retry_failed``, also runs that diverged."""
+        """Delete earlier checkpoints that need not be kept; with ``retry_failed``, also delete diverged runs."""
         for each in outcomes_of(self.args.output, *_STEPS) if retry_failed else ():
             # The checkpoints may have weights that are not finite.
             if each.state == DIVERGED:
@@ -199,7 +199,7 @@ class Sweep:
         return places["settings"][places["setting"]], recipe, model, self.counted[recipe.task, model.positions]
 
     def _command(self, places: Places) -> list[str]:
-        """Return the command of a run; a repeated command continues from the last finished epoch."""
+        """Return the command of a run; if run again, it continues from the last finished epoch."""
         setting, recipe, model, counted = self._of(places)
         updates = counted.updates_per_epoch[setting["batch-size"]]
         options = self._options(recipe, model, setting, int(places["seed"]), updates)

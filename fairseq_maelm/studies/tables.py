@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an aligned Markdown table; "|" in a cell, which would end it, becomes "/"."""
+    """Return an aligned Markdown table; "|" in a cell becomes "/", since "|" would end the cell."""
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in (header, *rows)]
     return tabulate(cells[1:], cells[0], tablefmt="github", disable_numparse=True, stralign="left")
 
@@ -35,10 +35,10 @@ class Difference(NamedTuple):
 
 
 def difference_of_medians(scores: Sequence[float], others: Sequence[float]) -> Difference | None:
-    """Return the difference of two medians over seeds, with a bootstrap interval from 9,999 samples of both sides.
+    """Return the difference of two medians over seeds, with a bootstrap interval from 9,999 resamples.
 
-    A percentile interval from few seeds is rough and too narrow: if it contains 0, no difference is shown; if it
-    excludes 0, this is only a hint. With fewer than three seeds on a side, it would be meaningless: return None.
+    A percentile interval from few seeds is rough and too narrow: even if it excludes 0, this is only a hint of a
+    difference. With fewer than three seeds for one of the medians, return None.
     """
     if min(len(scores), len(others)) < 3:
         return None

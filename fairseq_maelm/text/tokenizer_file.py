@@ -45,7 +45,7 @@ def open_tokenizer_file(path: Path) -> Any:
 
 
 def encode_text(tokenizer: Any, text: str) -> Any:
-    """Encode a text without special symbols around it; raise a ValueError if the tokenizer gives up."""
+    """Encode a text without special symbols around it; raise a ValueError if the tokenizer fails."""
     try:
         return tokenizer.encode(text, add_special_tokens=False)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Truncation of examples to the model's length; end symbols are kept."""
+"""Truncation of examples to the model's maximum length; end symbols are kept."""
 
 from collections.abc import Sequence
 from typing import Any

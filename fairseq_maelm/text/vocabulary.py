@@ -128,7 +128,7 @@ def dictionary_text(processor: sentencepiece.SentencePieceProcessor) -> str:
 class TextEncoder(Protocol):
     """An encoder from text to token ids of a fairseq dictionary; ``text.imported.open_encoder`` opens a folder's.
 
-    The model's token ids are mapped to fairseq's, not strings: "<s>" or "<mask>" in the text stays ordinary text.
+    The model's token ids are mapped to fairseq's ids, without strings in between, so "<s>" in a text is ordinary text.
     """
 
     dictionary_size: int  # symbols of fairseq's dictionary without <mask>
