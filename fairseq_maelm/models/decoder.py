@@ -23,8 +23,7 @@ class MaelmDecoder(nn.Module):
     Args:
         layers: number of layers, at least 1.
         layer_config: settings of each layer.
-        max_positions: size of the decoder's own table of positions. None to use the encoder's table, or rotary
-            positions if ``layer_config`` has them.
+        max_positions: size of the decoder's own position table; None to use the encoder's, or with rotary positions.
         input_dim: width of the encoder. If the decoder's width differs, a linear layer projects the encoder states.
 
     Attributes:

@@ -83,7 +83,7 @@ class CrossDecoder(SelfCrossDecoder):
     attention = "cross"
 
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
-        """Return the input at the predicted positions <float>[M, D], or without a layout all states <float>[B, S, D].
+        """Return the input at predicted positions <float>[M, D]; without a layout, all encoder states <float>[B, S, D].
 
         Rows are mask embeddings, except for encoder states at the layout's ``returned_outputs``.
         """

@@ -27,7 +27,7 @@ __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 
 @register_model("maelm", dataclass=MaelmModelConfig)
 class MaelmModel(FairseqTextModel):
-    """An encoder and, where masked tokens are predicted, a decoder and the LM head.
+    """An encoder and, for the prediction of masked tokens, an optional decoder and the LM head.
 
     Args:
         config: a complete ``MaelmModelConfig``.

@@ -152,7 +152,7 @@ def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
 
 
 def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Tensor, projection: _Projection) -> None:
-    """Add a chunk's gradients, given the logits' gradient <dtype>[m, V]; the first chunk overwrites the weight's."""
+    """Add a chunk's gradients, given that of logits <dtype>[m, V]. The first chunk overwrites the weight gradient."""
     torch.mm(logits, projection.weight, out=gradients.states[part])
     if logits.dtype == gradients.weight.dtype:
         gradients.weight.addmm_(logits.t(), states, beta=float(part.start > 0))

@@ -30,7 +30,7 @@ class AttentionBias:
         query_positions: <int64>[B, Q] positions of the queries; None if they equal ``positions``.
         rotations: rotary base -> rotation of the keys.
         query_rotations: rotary base -> rotation of the queries; None if they equal ``rotations``.
-        padded_to: S, for backends that compute the padding as separate sequences.
+        padded_to: S; allows backends to compute the padding as separate sequences.
         window: hide keys whose positions are more than window // 2 from the query's; needs ``positions``.
         max_positions: upper bound of positions, exclusive, for backends that make a table of distances.
 

@@ -81,10 +81,10 @@ class GradientSum:
 
 
 class Collect(torch.autograd.Function):
-    """Makes the backward pass of the bias table run after those of all layers.
+    """Makes the backward pass of the bias table run after the backward passes of all layers.
 
-    Every layer takes the empty tensor that ``forward`` returns as an argument, and adds to the sum in its own backward
-    pass. torch therefore calls ``Collect.backward`` last.
+    ``forward`` returns an empty tensor, which is an argument of every layer. torch therefore calls ``backward`` after
+    every layer's backward pass has added to the sum.
     """
 
     @staticmethod
@@ -105,7 +105,7 @@ class DenseBias(NamedTuple):
 
     Attributes:
         values: <float>[B or 1, H or 1, S or 1, S] without autograd; None if nothing is added.
-        order: <float>[0] argument of every layer's autograd function; None if no gradient is needed.
+        order: <float>[0] result of ``Collect``, an argument of every layer; None if no gradient is needed.
         gradient_sum: sum of the gradients of ``values``, or None.
     """
 

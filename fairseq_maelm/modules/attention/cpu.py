@@ -189,7 +189,7 @@ def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]
 
 
 class _Attention(torch.autograd.Function):
-    """Attention with a dense bias, whose ``order`` is a separate argument so that autograd sees it."""
+    """Attention with a dense bias. Autograd sees only tensor arguments, so ``bias.order`` is also passed separately."""
 
     @staticmethod
     def forward(
