@@ -78,7 +78,7 @@ def module_of(command: str) -> str:
 
 
 def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
-    """Make the parser of ``maelm``, and a dict from name to parser of its sub-commands, still without arguments."""
+    """Make the parser of ``maelm``, and a dict, sub-command -> empty parser for its arguments."""
     width = max(map(len, SUB_COMMANDS))
     listed = [
         "\n".join([f"{title}:", *(f"  {name:{width}}  {summary}" for name, summary in rows.items())])
@@ -166,7 +166,7 @@ def command() -> None:
 
 
 def _message(error: BaseException, output: Path | None) -> str:
-    """Return the cause of an error in one line: our own error, even if fairseq has raised another in response."""
+    """Return an error's message in one line, preferring the first ValueError or OSError in its chain of causes."""
     for each in _chain(error):
         if isinstance(each, OSError) and each.errno in NO_SPACE and each.filename is None:
             each.filename = output  # the writing library has omitted the file name

@@ -63,7 +63,7 @@ class _DefaultsHelpFormatter(argparse.HelpFormatter):
 
 
 def number(kind: type, minimum: float = float("-inf"), maximum: float = float("inf")) -> Callable[[str], Any]:
-    """Return a converter of option values to int or float that refuses NaN and values outside the limits."""
+    """Return a function that converts option values to int or float, and rejects NaN and values outside the limits."""
 
     def convert(text: str) -> Any:
         try:
@@ -173,7 +173,7 @@ def add_vocabulary(parser: Any, required: bool = False) -> None:
 
 
 def add_output(parser: Any, text: str, metavar: str = "FOLDER", required: bool = True) -> None:
-    """Declare ``--output``: a folder or a file; standard output by default if not required."""
+    """Declare ``--output``, a folder or a file; unless ``required``, it defaults to standard output."""
     default = "" if required else " (default: standard output)"
     kind = new_folder if metavar == "FOLDER" else new_file
     parser.add_argument("--output", required=required, type=kind, metavar=metavar, help=f"{text}{default}")
@@ -197,7 +197,7 @@ def add_seed(parser: Any, decides: str) -> None:
 
 
 def add_device(parser: Any) -> None:
-    """Declare ``--device``; --help does not import torch, because argparse converts the default only later."""
+    """Declare ``--device``; --help does not import torch, because argparse exits before it converts the default."""
     text = "device to compute on: cpu, cuda or cuda:N (default: cuda if there is a GPU, otherwise cpu)"
     parser.add_argument("--device", type=device_name, default="auto", metavar="DEVICE", help=text)
 
@@ -225,7 +225,7 @@ def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any
         default: the default value; if omitted, the option is required.
         help: the help text.
         more: ``minimum`` and ``maximum`` of a number; ``type``, ``metavar``, ``choices`` and ``nargs`` as in argparse;
-            ``positional``, true for an argument without ``--``; ``group``, its heading in the help.
+            ``positional``, true for an argument without ``--``; ``group``, the option's heading in the help.
     """
     return dataclasses.field(default=default, metadata={"help": help, **more})
 

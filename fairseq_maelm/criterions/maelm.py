@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass
 class MaelmCriterionConfig(FairseqDataclass):
-    """No options. Without this class, fairseq would store the whole command line in checkpoints instead."""
+    """No options. Without this class, fairseq would store the whole command line in checkpoints."""
 
 
 @register_criterion("maelm", dataclass=MaelmCriterionConfig)

@@ -12,13 +12,13 @@ from torch import Tensor
 
 @dataclass
 class NoOptions(FairseqDataclass):
-    """An empty set of options, without which fairseq would store the whole command line in checkpoints."""
+    """No options. Without this class, fairseq would store the whole command line in checkpoints."""
 
 
 class FineTuningCriterion(FairseqCriterion):
-    """Base class of losses summed over examples, words or windows; fairseq divides gradients by this count.
+    """Base class of losses summed over examples, words or windows; fairseq divides gradients by the number of terms.
 
-    It logs the mean ``loss`` in bits and, if outputs have ``ncorrect``, the percentage of correct predictions.
+    It logs the mean ``loss`` in bits and, if outputs contain ``ncorrect``, the percentage of correct predictions.
     """
 
     accuracy: ClassVar[str] = "accuracy"
@@ -26,7 +26,7 @@ class FineTuningCriterion(FairseqCriterion):
     def result(
         self, sample: dict[str, Any], loss: Tensor, size: int, correct: Tensor | None = None, **more: Any
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return what ``forward`` returns for a batch: the loss, its number of terms, and the values to log.
+        """Return the output of ``forward`` for a batch: the loss, its number of terms, and the values to log.
 
         Args:
             sample: the batch.
@@ -48,7 +48,7 @@ class FineTuningCriterion(FairseqCriterion):
             sum(float(output.get(name, 0)) for output in logging_outputs)
             for name in ("sample_size", "loss", "ncorrect")
         )
-        # No window of a batch may have a target.
+        # Possibly no window of the batch has a target.
         if not size:
             return
         squares = any(output.get("squares") for output in logging_outputs)

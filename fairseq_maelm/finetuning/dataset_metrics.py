@@ -30,7 +30,7 @@ _KEY = "_collected"
 
 
 class Collected(DerivedMeter):
-    """The predictions for a validation set, as a dict from example keys, and their metrics.
+    """A meter that collects the predictions for a validation set, by example key, and caches their metrics.
 
     This is a derived meter, because fairseq does not save derived meters in checkpoints. Resuming from a checkpoint
     with this meter would fail: fairseq can only restore its built-in meters.
@@ -73,8 +73,8 @@ def log_collected(
 
     Args:
         rows: pairs of an example's key and its values, from all ranks, in any order; duplicates count once.
-        compute: function from a dict of rows, key -> values, to a dict of metrics, name -> value. It is called with all
-            rows when validation ends, and with the rows of each batch by fairseq's own logging.
+        compute: function from a dict of rows, key -> values, to a dict of metrics, name -> value. fairseq calls it
+            with the rows of each batch and, when validation ends, with all rows.
         names: the metrics to log; ``compute`` must return them.
     """
     # A list, because fairseq passes it to several meters: the first would exhaust an iterator.
@@ -84,7 +84,7 @@ def log_collected(
 
 
 def example_rows(sample: Mapping[str, Any], gold: Tensor, predicted: Tensor) -> dict[str, NDArray[Any]]:
-    """Return the logging outputs that ``log_predictions`` reads: ids, right and predicted classes or numbers [B].
+    """Return logging outputs for ``log_predictions``: ids, and right and predicted classes (or numbers), each [B].
 
     Values have 4 bytes each, because fairseq limits the size of the logging outputs that ranks exchange.
     """
@@ -99,7 +99,7 @@ def log_predictions(
     """Log metrics of a whole validation set from the ``example_rows`` of all ranks.
 
     Args:
-        logging_outputs: logging outputs of all ranks; those without rows (of training) are ignored.
+        logging_outputs: logging outputs of all ranks; those of training, which have no rows, are ignored.
         names: as in ``compute_metrics``.
         positive: as in ``compute_metrics``.
     """
@@ -119,7 +119,7 @@ def log_predictions(
 
 
 def positive_class(labels: Sequence[str]) -> int | None:
-    """Return the default positive class of two labels, "1" or "entailment"; None without such a label."""
+    """Return the index of the positive label ("1" or "entailment") of a task with two labels; otherwise None."""
     return next((labels.index(label) for label in _POSITIVE_LABELS if label in labels and len(labels) == 2), None)
 
 
@@ -134,7 +134,7 @@ def compute_metrics(
     """Compute metrics by name.
 
     Args:
-        names: metrics in ``OF_CLASSES``, or metrics in ``OF_NUMBERS``.
+        names: the metrics, all in ``OF_CLASSES`` or all in ``OF_NUMBERS``.
         gold: [examples] right classes or numbers, at least one.
         predicted: [examples] predicted classes or numbers.
         positive: the positive class of F1.

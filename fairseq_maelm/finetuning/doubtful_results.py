@@ -1,4 +1,4 @@
-"""Warn about results that only look like success, and report on each class."""
+"""Warn about results that are no better than a constant answer, and report on each class."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _ABOVE_ZERO = ("mcc", "f1", "pearson", "spearman", "HasAns_f1")
 # Rounding in logs and checkpoints, in percent.
 _ROUNDING = 1e-3
-# More classes that are all integers than this are probably numbers to predict.
+# If all labels are integers and there are more classes than this, they are probably numbers to predict.
 _MOST_INTEGERS = 20
 # The largest number of classes whose confusions fit into a terminal.
 _MOST_CONFUSED = 20

@@ -1,4 +1,4 @@
-"""The registry of kinds of fine-tuning tasks, with what commands need to know about each kind.
+"""The registry of kinds of fine-tuning tasks: what commands need to know about each kind.
 
 A kind is a subfolder with a module ``kind.py`` that defines ``KIND``. No other registration is needed.
 """
@@ -20,10 +20,10 @@ class Kind(NamedTuple):
     """A kind of task.
 
     Attributes:
-        tasks: names under which its tasks are registered in fairseq.
-        add_options: function that declares its options of ``maelm predict``.
-        recipe: function from a prepared folder and its manifest to the name or path of the recipe; None for a folder
-            of another kind.
+        tasks: names of the kind's tasks in fairseq.
+        add_options: function that declares the kind's options for ``maelm predict``.
+        recipe: function(prepared folder, manifest) that returns the name or path of the folder's recipe, or None if the
+            folder is of another kind.
         accepts: other kinds whose options ``maelm predict`` accepts too.
     """
 

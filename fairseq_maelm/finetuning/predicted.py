@@ -27,7 +27,7 @@ class Measure(NamedTuple):
 
     names: Sequence[str]
     positive: int | None  # class, for F1
-    target: Callable[[str, str], float]  # class or number of a label; its second argument is the place, for errors
+    target: Callable[[str, str], float]  # function(label, place for error messages) -> class index or number
 
 
 def predict_rows(
@@ -65,7 +65,7 @@ def predict_rows(
 
 
 def measured(text: str, outputs: Tensor, targets: Any, labels: Sequence[str] | None, measure: Measure) -> Predicted:
-    """Add metrics to predictions ``text``; ``targets`` [n] are class indices or numbers; see ``predict_rows``."""
+    """Return ``text`` with metrics; ``targets`` [n] are class indices or numbers, the rest as in ``predict_rows``."""
     found = (outputs if labels is None else outputs.argmax(dim=-1)).numpy()
     metrics = compute_metrics(measure.names, targets, found, measure.positive)
     if labels is None:
@@ -83,7 +83,7 @@ def prediction_header(labels: Sequence[str] | None, example: Example | None = No
 
 
 def prediction_cells(outputs: Tensor, labels: Sequence[str] | None) -> Iterable[list[str]]:
-    """Yield each output's row: the number; or the best label, its probability, and all labels' probabilities."""
+    """Yield each output's cells: the number; or the best label, its probability, and all labels' probabilities."""
     if labels is None:
         yield from ([f"{value:.6g}"] for value in outputs.tolist())
         return

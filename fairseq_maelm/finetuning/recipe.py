@@ -35,14 +35,14 @@ class Recipe:
     Attributes:
         task: the task's name in tables.
         data: the task's folder, relative to the folder of all data.
-        metric: the validation metric that chooses checkpoint and setting; larger is better.
+        metric: the validation metric for choosing the checkpoint and the setting; larger is better.
         metrics: the metrics to report, ``metric`` included.
         options: options of fairseq-train, without leading dashes; True is a flag.
         search: option -> values to try; must contain lr, batch-size, epochs (passes over the training data) and warm-up
             (fraction of the updates).
         search_large: search space of large models; None to use ``search``.
         setting: one value for each name in ``search``, for a single run.
-        paper: group -> model -> published scores in percent, one for each validation set; NaN for none.
+        paper: group -> model -> published scores in percent, one for each validation set; NaN if unpublished.
         path: the file, or the name of a recipe of the package.
     """
 
@@ -59,7 +59,7 @@ class Recipe:
 
     @property
     def subsets(self) -> tuple[str, ...]:
-        """The validation sets; the first chooses checkpoint and setting."""
+        """The validation sets; the checkpoint and the setting are chosen on the first."""
         return tuple(str(self.options.get("valid-subset", "valid")).split(","))
 
 

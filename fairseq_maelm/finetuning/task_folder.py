@@ -27,9 +27,9 @@ def prepare_task_folder(
     """Prepare a task's folder and return its manifest; reuse an existing folder that was made from the same files.
 
     Args:
-        output: the folder, which appears when it is complete.
+        output: the folder to make; it does not exist until it is complete.
         kind: kind of the folder, as in ``prepare_folder``.
-        options: the settings that the result depends on, for the manifest.
+        options: the settings that determine the result; the manifest stores them.
         files: split -> file.
         vocabulary: folder of the vocabulary.
         write: function that writes the tokenized data to the folder, and returns facts for the manifest.

@@ -38,7 +38,7 @@ _INITIALIZATION = ("init_std", "embedding_init_std")
 
 
 class Encoder(NamedTuple):
-    """An encoder as options of fairseq-train, name without leading dashes -> value."""
+    """An encoder's options for fairseq-train, as dicts: name without leading dashes -> value."""
 
     options: dict[str, Any]  # options that build an encoder into which the weights fit
     drawn: dict[str, Any]  # options of the random initialization before pretraining
@@ -81,8 +81,9 @@ def run_options(
         recipe: the task's recipe.
         encoder: the checkpoint's encoder.
         setting: one value for each name in the recipe's search.
-        updates_per_epoch: number of training batches.
-        sizes: options that build the encoder; ``encoder.options`` for a run that does not start from the checkpoint.
+        updates_per_epoch: number of updates in a pass over the training data.
+        sizes: options for the encoder's sizes, by default those of --finetune-from-model; for a run from random
+            weights, ``encoder.options`` and ``encoder.drawn``.
     """
     rest = dict(setting)
     epochs, warm_up = int(rest.pop("epochs")), rest.pop("warm-up")
@@ -116,14 +117,14 @@ def train_words(options: Mapping[str, Any], folder: Path, save_dir: Path, machin
 
 
 class Counted(NamedTuple):
-    """The size of a run."""
+    """The number of examples and updates in a run."""
 
     examples: int  # number of examples that training uses
     updates_per_epoch: dict[int, int]  # batch size -> updates in a pass over these examples
 
 
 def count_updates(words: Sequence[str], batch_sizes: Sequence[int], positions: int) -> Counted:
-    """Count a run's training examples, and its updates per epoch for each batch size, from fairseq's own batches.
+    """Count a run's training examples and, for each batch size, its updates per epoch, by making fairseq's batches.
 
     Args:
         words: command line: fairseq-train, the task's folder, and all options of a run.

@@ -75,7 +75,7 @@ class EncoderTask(FairseqTask):
 
     @property
     def target_dictionary(self) -> Dictionary | None:
-        """The vocabulary of predictions, by default None."""
+        """The dictionary of predicted tokens; None unless a task overrides this property."""
         return None
 
     def max_positions(self) -> int:

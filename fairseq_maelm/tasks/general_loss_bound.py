@@ -1,4 +1,4 @@
-"""The loss of general text during domain adaptation, which measures forgetting, and a bound on it."""
+"""The loss on general text, a measure of forgetting in domain adaptation, and its bound."""
 
 import logging
 from typing import Any
@@ -43,7 +43,7 @@ def measure_start(trainer: Any, bound: float) -> None:
 
 
 def excess(loss: float, bound: float) -> str | None:
-    """Return a reason to end the run if the validation loss, in bits per predicted token, exceeds its bound."""
+    """Return a reason to end the run if ``loss`` > ``start()`` + ``bound`` (bits per predicted token), else None."""
     first = start()
     # NaN ends the run too.
     if first is None or loss <= first + bound:

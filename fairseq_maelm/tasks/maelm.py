@@ -142,7 +142,7 @@ class MaelmTask(EncoderTask):
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Set by build_model, which fairseq calls before it loads any data.
         self.predicts_all = False
-        # The dataset last requested by fairseq, which does not tell ``post_validate`` which one it validated.
+        # The dataset last requested by fairseq: it does not tell ``post_validate`` which dataset it validated.
         self._read: Any = None
 
     @classmethod
@@ -155,7 +155,7 @@ class MaelmTask(EncoderTask):
         return cls(cfg, dictionary)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model, and check that it can predict the encoder's missing tokens."""
+        """Build the model, and check that it can predict tokens that the encoder does not see."""
         if from_checkpoint and str(getattr(cfg, "attention", "auto")) in BACKENDS_OF_A_MACHINE:
             # The checkpoint may come from another machine; all backends compute the same.
             cfg.attention = "auto"
@@ -183,7 +183,7 @@ class MaelmTask(EncoderTask):
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
         """Open a split: the epoch's shard for training, otherwise that of the first folder.
 
-        With --general-data, general text is mixed into the training split, and the split ``general`` validates on it.
+        General text from --general-data is added to the training split, and forms the validation split ``general``.
         """
         folders = utils.split_paths(self.cfg.data)
         if split == GENERAL and self.cfg.general_data is not None:
@@ -228,7 +228,7 @@ class MaelmTask(EncoderTask):
         )
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the batches of an epoch, as in fairseq, with the masking rates of the epoch's updates."""
+        """Return the batches of an epoch, as in fairseq; --mask-prob-end changes the masking rate with each update."""
         self._read = dataset
         batches, trainer = super().get_batch_iterator(dataset, *args, **kwargs), running_trainer()
         if self.cfg.mask_prob_end is None or trainer is None or dataset.fixed_epoch is not None:
@@ -236,7 +236,7 @@ class MaelmTask(EncoderTask):
         return RatedBatches.follow(batches, self.cfg.mask_prob, self.cfg.mask_prob_end, trainer)
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Measure the general loss before the first update, if it has a bound; called by fairseq on all ranks."""
+        """Measure the general loss before the first update if --general-loss-bound is set; called on all ranks."""
         super().begin_epoch(epoch, model)
         if self.cfg.general_loss_bound is None:
             return
@@ -256,5 +256,5 @@ class MaelmTask(EncoderTask):
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """The vocabulary of predictions, equal to the source dictionary."""
+        """The dictionary of predicted tokens, equal to the source dictionary."""
         return self.dictionary

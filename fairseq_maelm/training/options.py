@@ -58,12 +58,12 @@ def add_dry_run(parser: Any, shown: str) -> None:
 
 
 def count_gpus(asked: int | None, most: int | None = None, only_show: bool = False) -> int:
-    """Return the number of GPUs to use: ``asked`` or, if None, all that torch finds, at most ``most``.
+    """Return the number of GPUs to use: ``asked`` or, if None, all that torch finds but at most ``most``.
 
-    On a machine without GPUs, a command that is only shown may ask for any number, as it may be for another machine.
+    If this machine has no GPU and ``only_show`` is true, any number is accepted, for commands meant for other machines.
 
     Raises:
-        UsageError: this machine has fewer GPUs than asked for, and torchrun or SLURM does not add other machines.
+        UsageError: this machine has fewer GPUs than asked for, and neither torchrun nor SLURM provides other machines.
     """
     import torch  # takes seconds
 
@@ -79,7 +79,7 @@ def count_gpus(asked: int | None, most: int | None = None, only_show: bool = Fal
 
 
 def machine_of(gpus: int, precision: str | None, threads: int = 1) -> Machine:
-    """Return a machine, by default with fp16 on GPUs and fp32 without; raise a UsageError for fp16 without a GPU."""
+    """Return a machine, by default with fp16 on GPUs and fp32 on CPUs; raise a UsageError for fp16 without a GPU."""
     if precision == "fp16" and not gpus:
         raise UsageError("--precision fp16 needs a GPU: give --gpus, or use bf16 or fp32")
     return Machine(gpus, precision or ("fp16" if gpus else "fp32"), threads)
@@ -101,7 +101,7 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def fairseq_train(data: Any, save_dir: Path, options: Mapping[str, Any]) -> list[str]:
-    """Return a fairseq-train command; repeating it resumes the run."""
+    """Return a fairseq-train command; running the same command again resumes the run."""
     return [
         *("fairseq-train", str(data), "--user-dir", str(USER_DIR), "--save-dir", str(save_dir)),
         *words_of(options),
@@ -121,7 +121,7 @@ def number_if_it_is_one(value: Any) -> Any:
 
 
 def recipe_type(own: Path) -> Callable[[str], Path]:
-    """Return a function: option value -> path of a recipe; the value is a path or a name in the folder ``own``."""
+    """Return a function that converts an option's value, a path or the name of a recipe in ``own``, to a path."""
 
     def convert(text: str) -> Path:
         try:

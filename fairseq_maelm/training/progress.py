@@ -64,7 +64,7 @@ def clock(seconds: float) -> str:
 
 
 def bar(share: float, space: int = _BAR + 3) -> str:
-    """Return a progress bar for a share in [0, 1], then a space; at most ``space`` columns, "" if these are too few."""
+    """Return a progress bar and a space, or "" if they do not fit into ``space`` columns; ``share`` is in [0, 1]."""
     length = min(_BAR, space - 3)
     return f"[{'#' * int(share * length):<{length}}] " if length >= _LEAST_BAR else ""
 

@@ -23,7 +23,7 @@ _FOR_RANKS = "MAELM_TRAINING_SCREEN"
 
 FORMAT = logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s", "%Y-%m-%d %H:%M:%S")
 _SHORT = logging.Formatter("%(asctime)s | %(message)s", "%H:%M:%S")
-# Loggers whose messages are shown, and prefixes of messages of other loggers that are shown.
+# Loggers with all messages shown; and prefixes of messages that are shown from any logger.
 _SHOWN = (
     "fairseq_maelm.fairseq_fixes",
     "fairseq_maelm.commands.training_run",
@@ -48,7 +48,7 @@ class Screen(logging.Handler):
         super().__init__()
         self.setFormatter(_SHORT)
         self._limits, self._last = limits, dict[str, float]()
-        # (number of updates, time when first seen) of only about the last minute, because the start is often slow.
+        # (number of updates, time when first seen) of about the last minute only, because training often starts slowly.
         self._looks = deque[tuple[int, float]]()
         self._ended = threading.Event()
         self._is_terminal = sys.stderr.isatty()
@@ -75,7 +75,7 @@ class Screen(logging.Handler):
         super().close()
 
     def line(self, updates: int, now: float) -> str | None:
-        """Return the progress line for a number of updates at a time in seconds; None before the first update."""
+        """Return the progress line at ``updates`` updates and time ``now`` in seconds; None before the first update."""
         looks = self._looks
         if not looks or updates > looks[-1][0]:
             looks.append((updates, now))
@@ -121,7 +121,7 @@ class Screen(logging.Handler):
 
 
 class LogFile(logging.FileHandler):
-    """A handler that creates its file at the first update and writes all records; a refused run leaves no file."""
+    """A handler that writes all records to a file, created at the first update: a rejected run leaves no file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", delay=True)
@@ -169,7 +169,7 @@ def _validation(subset: str, numbers: Mapping[str, float]) -> str:
 
 @contextlib.contextmanager
 def shown(folder: Path, limits: Mapping[str, float]) -> Iterator[None]:
-    """Show the training in this block, including processes that it starts, and write its log to the save folder."""
+    """Within this context, show the progress of training, also in child processes, and write its log to ``folder``."""
     root = logging.root
     before, level = root.handlers[:], root.level
     os.environ[_FOR_RANKS] = json.dumps([os.path.abspath(folder / LOG_FILE), dict(limits)])
@@ -187,7 +187,7 @@ def shown(folder: Path, limits: Mapping[str, float]) -> Iterator[None]:
 
 
 def show_in_rank() -> list[logging.Handler]:
-    """Replace this process's log handlers if it runs inside ``shown``; return the new handlers."""
+    """Inside ``shown``, replace this process's log handlers and return the new ones; otherwise return []."""
     settings = os.environ.get(_FOR_RANKS)
     if settings is None:
         return []

@@ -50,9 +50,9 @@ class Prompter:
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
         """Render and tokenize one example; return a sequence <int64>[n] for each number of masks in ``mask_counts``.
 
-        A label word of n pieces needs n masks. While a sequence is too long, the last token of its longest sentence
-        (the later of equally long ones) is removed; the template, the masks and </s> are never cut. The code of Gao
-        et al. instead cuts the end of the sequence, and fails if this removes the mask.
+        A label word of n pieces needs n masks. Until a sequence fits, its longest sentence (of equally long ones, the
+        last) loses its last token; the template, the masks and </s> are never cut. The code of Gao et al. instead cuts
+        the end of the sequence, and fails if this removes the mask.
         """
         return [self._sequence(render(self.prompt.parts, sentences, masks)) for masks in self.mask_counts]
 

@@ -20,7 +20,7 @@ class Prompt:
     Attributes:
         name: name of the task.
         template: a template in the language of ``fairseq_maelm.finetuning.prompting.template``.
-        label_words: label -> word, in the order of the classes; for two classes, the second is the positive one of F1.
+        label_words: label -> word, in the order of the classes; for two classes, F1's positive class is the second.
             For regression, the words for the lower and the upper bound.
         metrics: metrics to report; the first one chooses the best checkpoint.
         bounds: bounds of the number, for regression; None for classification.

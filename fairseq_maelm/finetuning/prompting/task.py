@@ -80,7 +80,7 @@ class PromptTaskConfig(FairseqDataclass):
 
 
 def complete_view(cfg: Any) -> EncoderView:
-    """Fill in unset options for the encoder's input from the pretrained checkpoint; return the view."""
+    """Complete the options for the encoder's input from the pretrained checkpoint; return them as an ``EncoderView``."""
     pretrained = EncoderView()
     # The path is set only when training starts; checkpoints do not store it.
     if cfg.finetune_from_model:
@@ -119,7 +119,7 @@ class PromptDataset(BatchDataset):
         self.examples, self.targets, self.symbols, self.view = examples, targets, symbols, view
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
-        """Make a batch of ``ntokens``, ``target`` <float32>[B], and ``net_input`` from ``prompt_input``."""
+        """Make a batch with ``ntokens``, ``target`` <float32>[B], and ``net_input`` from ``prompt_input``."""
         net_input = prompt_input([self.examples[index] for index in indices], self.symbols, self.view)
         return {
             "ntokens": int(net_input["layout"]["lengths"].sum()),
@@ -208,7 +208,7 @@ class PromptTask(EncoderTask):
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """The dictionary of predicted tokens, which is also that of the input."""
+        """The dictionary of predicted tokens, equal to the source dictionary."""
         return self.dictionary
 
 
@@ -216,8 +216,8 @@ class PromptTask(EncoderTask):
 class PromptCriterion(FineTuningCriterion):
     """Cross-entropy over the label words, or a divergence for regression; see ``prompt_loss``.
 
-    It logs ``loss`` in bits per example. In validation its outputs also contain the labels and predictions of examples,
-    from which the task computes the prompt's metrics.
+    It logs ``loss`` in bits per example. In validation, logging outputs also contain the labels and predictions of
+    examples, from which the task computes the prompt's metrics.
     """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:

@@ -53,7 +53,7 @@ class GlueTask:
         labels: class names in alphabetical order, which is the order of the class indices; None for STS-B's scores.
         tables: split -> candidate files; the first existing file is used. Splits have fairseq's names: train, valid,
             test and, for MNLI mismatched, valid1 and test1.
-        irregular: whether official files have rows split by line breaks inside sentences, and empty sentences.
+        irregular: whether official files contain empty sentences, and sentences with line breaks, which split rows.
     """
 
     labels: list[str] | None
@@ -241,12 +241,15 @@ def _line(place: str) -> int:
 
 
 def _selected(rows: Iterator[Row], pairs: set[tuple[str, ...]], held_out: bool) -> Iterator[Row]:
-    """Yield the header, and the rows for which (second cell, third cell) ``in pairs`` equals ``held_out``."""
+    """Yield the header and the rows of the dev set or, if not ``held_out``, all other rows.
+
+    ``pairs`` has the second and third cell of each row in the dev set.
+    """
     yield from (row for count, row in enumerate(rows) if not count or (tuple(row[1][1:3]) in pairs) == held_out)
 
 
 def _read_dev_pairs(folder: Path) -> set[tuple[str, ...]]:
-    """Read GLUE's list of sentence id pairs in MRPC's dev set."""
+    """Read GLUE's list of MRPC's dev set, as pairs of sentence ids."""
     path = next((folder / name for name in DEV_IDS_FILES if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(

@@ -111,8 +111,8 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     """Run a model over a prepared split.
 
     Returns:
-        outputs <float64>[n, outputs] in the order of the file; and targets, class indices <int64>[n] or numbers
-        <float32>[n], or None for a split without labels.
+        outputs <float64>[n, outputs] in the order of the file; and targets (class indices <int64>[n] or numbers
+        <float32>[n]), or None for a split without labels.
     """
     hub.task.load_dataset(split)
     dataset = hub.task.datasets[split]
@@ -142,7 +142,7 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
 
 
 def read_rows(args: argparse.Namespace, labels: list[str] | None) -> list[Example]:
-    """Return the rows of a table; without --text, the last column has labels if all its cells can be labels."""
+    """Read a table's rows; without --text, the last column is read as labels if all its cells are valid labels."""
     columns = settings_of(ColumnsWithId, args)
     if columns.text is not None:
         return list(read_table(args.input, columns, 1, complete=bool))

@@ -101,9 +101,9 @@ class SentencesCriterionConfig(FairseqDataclass):
 class SentencesCriterion(FineTuningCriterion):
     """Cross-entropy for classes, or squared error for numbers.
 
-    It logs ``loss`` (bits per example, or mean squared error) and, for classes, ``accuracy``. For a whole validation
-    set it also logs, for classes, ``mcc`` and, if one of two labels is positive, ``f1``; for numbers, ``pearson`` and
-    ``spearman``. All but ``loss`` are in percent.
+    Logged for classes: ``loss`` (bits per example) and ``accuracy``; on a whole validation set also ``mcc`` and, if one
+    of two labels is positive, ``f1``. Logged for numbers: ``loss`` (mean squared error); on a whole validation set also
+    ``pearson`` and ``spearman``. All but ``loss`` are in percent.
     """
 
     def __init__(self, cfg: SentencesCriterionConfig, task: Any) -> None:

@@ -39,7 +39,8 @@ def windows_of(
 ) -> Windows:
     """Cut the context of each question into windows, so that sequences have at most ``max_length`` tokens.
 
-    Every context must have at least one piece. Windows shorter than the stride are adjacent, so that no piece is lost.
+    Every context must have at least one piece. If the stride is longer than a window, windows are adjacent, so that no
+    piece is lost.
     """
     bounds = []
     for asked, length in zip(question_lengths.tolist(), context_lengths.tolist()):
@@ -53,8 +54,8 @@ def windows_of(
 class SquadDataset(BatchDataset):
     """All windows of a split.
 
-    Training shuffles the windows and omits questions whose answer was not located. Outside of training, batches mark
-    the pieces that have more context in this window than in any other, for decoding. ``cfg`` is a ``SquadTaskConfig``.
+    Training shuffles the windows and omits questions whose answer was not located. Outside of training,
+    ``start_mask`` marks each piece only in the window that gives it the most context. ``cfg`` is a ``SquadTaskConfig``.
     """
 
     remedy = "a smaller --max-length"
@@ -123,13 +124,13 @@ class SquadDataset(BatchDataset):
         return batch
 
     def _owners_of(self, question: int) -> NDArray[np.int64]:
-        """Return the index of the window that gives the most context to each piece of a question's context."""
+        """Return, for each piece of a question's context, the index of the window that gives it the most context."""
         first, last = self.windows.first[question : question + 2]
         bounds = list(zip(self.windows.begin[first:last].tolist(), self.windows.end[first:last].tolist()))
         return first + most_context(bounds, range(bounds[-1][1] + 1))
 
     def _sequence(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a window's tokens and its parts of ``context_mask`` and ``start_mask``; see ``collate``.
+        """Return a window's tokens and, unpadded, its rows of ``context_mask`` and ``start_mask``; see ``collate``.
 
         Tokens without characters cannot be answers. Both masks end with the last context piece.
         """

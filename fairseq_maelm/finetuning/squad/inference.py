@@ -40,8 +40,8 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
         hub: a checkpoint of the task ``maelm_squad``.
         question: the question.
         context: the text.
-        threshold: "no answer" is returned if its score minus the best text's score (in logits) is greater; infinity
-            always returns a text. By default the task's ``--null-threshold``.
+        threshold: "no answer" is returned if (score of no answer - score of the best text) > ``threshold``, in logits;
+            infinity always returns a text. By default the task's ``--null-threshold``.
 
     Raises:
         ValueError: the checkpoint cannot answer, or the question or the context is empty.
@@ -50,7 +50,7 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
 
 
 def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: float | None) -> SpanAnswer:
-    """Choose an answer from one question's list from ``answer_questions``; ``threshold`` as in ``answer``."""
+    """Choose one of a question's answers from ``answer_questions``; ``threshold`` is as in ``answer``."""
     threshold = hub.task.cfg.null_threshold if threshold is None else threshold
     if math.isnan(threshold):
         raise ValueError("the threshold must be a number of logits, or infinity, not NaN")
@@ -86,7 +86,7 @@ def answer_questions(
 def score_windows(
     hub: MaelmHubInterface, dataset: SquadDataset, kept: int, batch_size: int = 32, progress: bool = False
 ) -> NDArray[np.void]:
-    """Return the K = ``kept`` best answers <WINDOW_DTYPE>[W, K] of all windows in a dataset for evaluation."""
+    """Return the K = ``kept`` best answers <WINDOW_DTYPE>[W, K] of each window in an evaluation dataset."""
 
     def forward(batch: dict[str, Any]) -> NDArray[np.void]:
         logits, _ = hub.model(**batch["net_input"], classification_head_name=SPAN_HEAD)

@@ -36,8 +36,8 @@ class PreparedSplit:
         arrays: ``context_tokens`` <uint16 or uint32>[pieces of all contexts]; ``context_begin`` and ``context_end``
             <int32>[pieces of all contexts] (see ``AlignedTokens``); ``context_start`` <int64>[C + 1], the first piece
             of each context; ``question_tokens`` and ``question_start``, the same for questions; ``question_context``
-            <int32>[Q]; ``answers`` <int32>[Q, 2], the first and last piece (inclusive) of the first right answer in its
-            context, or twice ``NO_ANSWER`` or ``NOT_LOCATED``.
+            <int32>[Q], the index of each question's context; ``answers`` <int32>[Q, 2], the first and last piece
+            (inclusive) of the first right answer in the context, or ``NO_ANSWER`` or ``NOT_LOCATED`` twice.
         texts: the texts, or the file to read them from.
     """
 

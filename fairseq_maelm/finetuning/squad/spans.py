@@ -19,7 +19,7 @@ class WindowSpans(NamedTuple):
     null: Tensor  # <float32>[B] the same sum at position 0, which stands for no answer
 
 
-# An answer of a window: the numbers of its pieces, its score, and the score of no answer.
+# An answer in a window: its first and last context piece, its score, and the window's score of no answer.
 WINDOW_DTYPE = np.dtype(
     [("window", "<i4"), ("first", "<i4"), ("last", "<i4"), ("score", "<f4"), ("null", "<f4")],
 )
@@ -60,7 +60,7 @@ def best_spans(
 def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -> NDArray[np.void]:
     """Return the K = ``kept`` best answers <WINDOW_DTYPE>[B, K] of each window, as spans of context pieces.
 
-    ``logits`` are <float>[B, S, 2]; ``batch`` comes from a ``SquadDataset`` that is not for training.
+    ``logits`` are <float>[B, S, 2]; ``batch`` comes from a ``SquadDataset`` with ``training=False``.
     """
     spans = best_spans(logits, batch["context_mask"], batch["start_mask"], cfg.n_best, cfg.max_answer_length, kept)
     shift = batch["shift"][:, None]
@@ -74,8 +74,8 @@ def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -
 def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -> NDArray[np.void]:
     """Choose each question's best answer <WINDOW_DTYPE>[Q] from its windows' answers <WINDOW_DTYPE>[W].
 
-    ``first_window`` [Q + 1] has the index of each question's first window. A question's score of no answer is the
-    minimum over its windows.
+    ``first_window`` [Q + 1] is the index of each question's first window, then W. A question's score of no answer is
+    the minimum over its windows.
     """
     if len(rows) != first_window[-1] or (rows["window"] != np.arange(len(rows))).any():
         raise ValueError(f"{len(rows)} windows were scored, but there are {first_window[-1]}")

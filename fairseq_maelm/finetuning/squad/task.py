@@ -151,7 +151,7 @@ class SquadTask(EncoderTask):
 
 @register_criterion("maelm_squad", dataclass=NoOptions)
 class SquadCriterion(FineTuningCriterion):
-    """The mean cross-entropy of an answer's first and last token, summed over windows.
+    """Mean of the cross-entropies of an answer's first and last token, summed over windows.
 
     The softmax is over ``<s>``, which stands for no answer, and the tokens of the context. The criterion logs ``loss``
     in bits per window and ``span_accuracy``, the percentage of windows whose first and last token are both predicted
@@ -165,7 +165,7 @@ class SquadCriterion(FineTuningCriterion):
 
         Returns:
             the loss in nats, summed over windows with a target; the number of these windows as the sample size; and the
-            values to log, in validation with the best answer <WINDOW_DTYPE>[B] of every window.
+            values to log, which in validation include the best answer <WINDOW_DTYPE>[B] of every window.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=SPAN_HEAD)
         allowed = sample["context_mask"].clone()

@@ -18,7 +18,7 @@ _AROUND = 2
 
 
 class Window(NamedTuple):
-    """Words [start, stop) of a sentence that the model sees at once, and the words [first, last) that it labels."""
+    """A window of a sentence: the model sees words [start, stop) and labels words [first, last)."""
 
     start: int
     stop: int

@@ -52,8 +52,8 @@ def encode_words(
     """Tokenize each word separately, as if it followed a space.
 
     Returns:
-        the split, with label ids of 0 if ``labels`` is None; and the indices of words without any piece, because they
-        consist of control characters: these words become ``<unk>``, so that they too have a label.
+        the split, whose label ids are 0 if ``labels`` is None; and the indices of words that consist of control
+        characters: these have no pieces, so they become ``<unk>`` and get a label like other words.
     """
     words = [clean_text(word) for words in sentences for word in words]
     pieces, lengths = encoder.encode_flat([encoder.word_prefix + word if word else "" for word in words])

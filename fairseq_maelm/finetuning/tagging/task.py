@@ -140,7 +140,7 @@ class TaggingCriterion(FineTuningCriterion):
 
         Returns:
             the loss in nats, summed over words; the number of these words as the sample size; and the values to log. In
-            validation, words whose label is not in the training file are excluded from both.
+            validation, the loss and the sample size exclude words whose label is not in the training file.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=HEAD)
         logits = logits.flatten(0, 1).index_select(0, sample["rows"]).float()
