@@ -80,7 +80,7 @@ class PromptTaskConfig(FairseqDataclass):
 
 
 def complete_view(cfg: Any) -> EncoderView:
-    """Complete the options for the encoder's input from the pretrained checkpoint; return them as an ``EncoderView``."""
+    """Complete the encoder's input options from the pretrained checkpoint; return them as an ``EncoderView``."""
     pretrained = EncoderView()
     # The path is set only when training starts; checkpoints do not store it.
     if cfg.finetune_from_model:

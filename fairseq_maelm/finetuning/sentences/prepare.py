@@ -75,7 +75,7 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
             )
         tables["valid"] = settings.train, iter([each for number, each in enumerate(train) if number in held_out])
         train = [each for number, each in enumerate(train) if number not in held_out]
-    # In its place among the splits, which the manifest keeps.
+    # The manifest lists the splits in the order of this dict, where "train" keeps its place.
     tables["train"] = settings.train, iter(train)
     facts = write_task(folder, encoder, tables, labels, texts, settings.max_length)
     if settings.valid is None:
