@@ -55,7 +55,7 @@ def padding_mask(lengths: Tensor, length: int) -> Tensor:
 
 
 def padding_boundaries(lengths: Tensor, length: int) -> Tensor:
-    """Return <int32>[2 B + 1]: in a flattened [B, length], the start of each row and of its padding; then B * length."""
+    """Return <int32>[2 B + 1]: in a flattened [B, length], the starts of each row and its padding; then B * length."""
     starts = torch.arange(0, len(lengths) * length, length, device=lengths.device)
     ends = torch.stack([starts + lengths, starts + length], dim=1).flatten()
     return F.pad(ends, (1, 0)).int()
