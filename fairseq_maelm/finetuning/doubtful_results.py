@@ -1,4 +1,4 @@
-"""Warn about results that are no better than a constant answer, and report on each class."""
+"""Warn about results that a constant answer would also reach, and report on each class."""
 
 import logging
 import math
