@@ -45,7 +45,7 @@ class CheckpointEncoder:
     """A checkpoint's encoder, which returns the states of all layers.
 
     Attributes:
-        vocabulary: its special symbols.
+        vocabulary: the special symbols.
         num_layers: L.
         num_heads: H.
         width: D.

@@ -1,8 +1,13 @@
 """Run a model over text and add up Gram matrices, one for each layer, condition and set of tokens.
 
-Conditions: "whole", the input as it is; "masked", the same input with <mask> at the masked positions, as MLM is
-pretrained; "dropped", without the masked tokens and with the others at their original positions, as MAE-LM is
-pretrained. Sets of tokens: "real", "mask", and "all", the sum of these two.
+Conditions:
+
+- "whole": the input as it is.
+- "masked": the input with <mask> at the masked positions, as in MLM pretraining.
+- "dropped": the input without the masked tokens, as in MAE-LM pretraining. The other tokens keep their positions,
+  unless pretraining renumbered them.
+
+Sets of tokens: "real", "mask", and "all" (both).
 """
 
 import logging
@@ -72,7 +77,7 @@ Blocks = TokenBlocks | TextBlocks
 
 
 def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
-    """Choose random blocks <int64>[chosen] that hold at least ``tokens`` tokens together, or all if there are fewer."""
+    """Choose random blocks <int64>[chosen] with at least ``tokens`` tokens in total, or all blocks for a short text."""
     order = np.random.default_rng([seed, _ORDER]).permutation(len(sizes))
     return order[: int(np.searchsorted(np.cumsum(sizes[order]), tokens)) + 1]
 

@@ -1,7 +1,7 @@
 """Figures of ranks like the paper's Figures 1, 5 and 6, as PNG and SVG.
 
-Color and marker show the model in all figures, and the line style the input or the set of tokens, so the curves can be
-distinguished without color.
+Color and marker show the model; the line style shows the input or the set of tokens. So curves can be told apart
+without color.
 """
 
 from pathlib import Path

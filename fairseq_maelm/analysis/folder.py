@@ -30,7 +30,7 @@ def claimed(output: Path, recorded: dict[str, Any], command: str) -> Iterator[No
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return all files in a folder, except unfinished settings of a killed run."""
+    """Return all files in a folder, except partial settings files that a killed run left."""
     left = f"{_SETTINGS_FILE}.*{PARTIAL_SUFFIX}"
     return [path for path in folder.rglob("*") if path.is_file() and not path.match(left)]
 

@@ -106,7 +106,7 @@ def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[
 
 
 def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
-    """Compare each layer's [MASK] states with real tokens' states, from masked and from whole (unmasked) input."""
+    """Compare each layer's [MASK] states with the states of real tokens in the same input and in the unmasked input."""
     masked = grams.get("masked")
     if masked is None or not masked.mask[0].rows:
         return []
@@ -128,9 +128,10 @@ def theorem_rows(
     """Check the theorem on one batch's embeddings, with attention alone.
 
     Returns:
-        "trained" (the model's weights) and "random" (random weights of the same shape) -> one dictionary per layer;
-        "encoder" (the whole encoder, with residual connections and feed-forward networks) -> per layer, its index
-        ``layer`` (0: embeddings) and the same tokens' ``relative`` residual. Empty if no input has a [MASK].
+        a dict of lists with one dict per layer: "trained" has the checks for the model's weights, "random" those for
+        random weights of the same shape, and "encoder" the ``relative`` residual of the same tokens in the whole
+        encoder, with residual connections and feed-forward networks (``layer`` 0: embeddings). Empty if no input has a
+        [MASK].
     """
     masked = (inputs["masked"] for _, inputs in model_inputs(encoder, blocks, settings, device) if "masked" in inputs)
     batch = next((each for each in masked if len(each.mask)), None)

@@ -40,7 +40,7 @@ class GramAccumulator:
         self.rows += len(rows)
 
     def merged(self, other: "GramAccumulator") -> "GramAccumulator":
-        """Return an accumulator over both sets of rows."""
+        """Return the sum of two accumulators."""
         result = GramAccumulator(len(self.sums), self.sums.device, self.product_type == torch.float64)
         result.rows = self.rows + other.rows
         result.squares = self.squares + other.squares

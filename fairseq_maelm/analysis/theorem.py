@@ -10,7 +10,7 @@ rows by its largest term. The inequality is true nonetheless if exp(s) <= 2 (1 +
 for F = 0, and |.| applied entrywise,
 
     |A_ij - r_j| <= exp(s) r_j (|F_ij| + sum_k r_k |F_ik|),   and therefore
-    |R'| <= exp(s) |R| |W^QK| (E_r[|x| |x|^T] + E_r|x| E_r|x|^T) |W^VO|,   x a row of [R; UR] drawn by r.
+    |R'| <= exp(s) |R| |W^QK| (E_r[|x| |x|^T] + E_r|x| E_r|x|^T) |W^VO|,   x = row j of [R; UR] with probability r_j.
 
 Both matrices in the brackets have an l1 norm of at most |U|_inf^2 |R|_1 |R|_inf, which gives equations (9) and (10)
 with 2 exp(s) |U|_inf^2 in place of 4 |U|_inf (1 + |U|_inf).
@@ -73,8 +73,8 @@ def common_row(states: Tensor, *candidates: Tensor) -> Tensor:
 
     The paper's minimizer has no closed form, because the composite norm is not convex. The result is the best of the
     given candidates and three rows: the column medians, which minimize the l1 norm; the column means, which minimize
-    the Frobenius norm, and the l1 and the infinity norm up to a factor of 2; the mid-ranges, which minimize the largest
-    entry.
+    the Frobenius norm (and the l1 and infinity norms up to a factor of 2); and the mid-ranges, which minimize the
+    largest entry.
     """
     rows = [states.mean(dim=0), states.quantile(0.5, dim=0), (states.amax(dim=0) + states.amin(dim=0)) / 2]
     return min([*rows, *candidates], key=lambda row: composite_norm(states - row))
@@ -202,13 +202,13 @@ def logarithm_of_recursive_bound(checks: Sequence[LayerCheck]) -> list[float]:
 
 
 def random_weights(width: int, heads: int, generator: torch.Generator, scale: float = 1.0) -> AttentionWeights:
-    """Return attention weights with normal entries of variance ``scale``^2 / D, heads of width D / H."""
+    """Return attention weights with normal entries of variance ``scale``^2 / D; heads have width D / H."""
     shape = (4, heads, width, width // heads)
     query, key, value, output = scale * torch.randn(shape, generator=generator, dtype=torch.float64) / width**0.5
     return attention_weights(query, key, value, output.transpose(-1, -2))
 
 
 def attention_weights(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> AttentionWeights:
-    """Combine query, key and value <float>[H, D, d_h] and output <float>[H, d_h, D], which multiply row vectors."""
+    """Combine projections of row vectors: query, key and value <float>[H, D, d_h], and output <float>[H, d_h, D]."""
     query, key, value, output = (each.detach().double().cpu() for each in (query, key, value, output))
     return AttentionWeights(query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5, value @ output)

@@ -27,13 +27,13 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     """Prepare a state dictionary for strict loading, in place.
 
     For a model without an LM head (fine-tuning), the checkpoint's decoder and LM head are dropped. For other models,
-    missing parts are added: a decoder (imported MLMs have none) as a copy of encoder layers if widths agree, an LM head
-    (imported sentence encoders have none) with random weights.
+    a missing decoder (as in imported MLMs) is added as a copy of encoder layers, or with random weights if widths
+    differ; a missing LM head (as in imported sentence encoders) is added with random weights.
     Classification heads are dropped if the model has no such head of the same size; heads that the checkpoint lacks
     keep their random weights.
 
     Raises:
-        ValueError: the checkpoint has another vocabulary, other sizes or settings, or a fine-tuned head and no LM head.
+        ValueError: the checkpoint has another vocabulary, other sizes or settings, or a fine-tuned head but no LM head.
     """
     if model.lm_head is None:
         _drop(state_dict, [key for key in state_dict if key.startswith(_PREDICTION)], "not needed for fine-tuning")
@@ -82,7 +82,7 @@ def model_settings(config: Any, dictionary: Any) -> dict[str, Any]:
 
 
 def pack_settings(settings: dict[str, Any]) -> Tensor:
-    """Return settings as JSON characters <int64>[n], because readers of a state dictionary expect tensors."""
+    """Encode settings as JSON in a tensor <int64>[characters], because readers of a state dictionary expect tensors."""
     return torch.tensor(list(json.dumps(settings).encode("ascii")), dtype=torch.int64)
 
 
@@ -118,7 +118,7 @@ def classification_heads(state_dict: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
-    """Add a checkpoint's heads to a model, with random weights, unless the model already has them in the same size."""
+    """Add a checkpoint's heads to a model, with random weights; keep the model's heads of the same name and size."""
     own = model.classification_heads.state_dict()
     for name, (outputs, inner_dim) in classification_heads(state_dict).items():
         if _same_head(own, state_dict, name):
@@ -138,7 +138,7 @@ def build_with_heads(build: Callable[[], Any], weights: dict[str, Tensor], path:
         path: path of the checkpoint, for messages.
 
     Raises:
-        CheckpointError: the model would be larger than the weights; nothing was allocated for it.
+        CheckpointError: the model would have over twice as many parameters as the checkpoint; nothing was allocated.
     """
     with torch.device("meta"):
         model = build()

@@ -29,7 +29,7 @@ _VERIFIED = (CHECKPOINT_FILE, CONFIG_FILE, *_WEIGHT_FILES, DICTIONARY_FILE, MODE
 
 
 def write_folder(folder: Path, state: dict[str, Any]) -> None:
-    """Complete a folder with ``config.json`` and the encoder's weights to a checkpoint, except for ``SHA256SUMS``.
+    """Add the files that make a folder with ``config.json`` and encoder weights a checkpoint, except ``SHA256SUMS``.
 
     Args:
         folder: folder to complete.
@@ -49,7 +49,7 @@ def write_folder(folder: Path, state: dict[str, Any]) -> None:
 
 
 def save_weights(weights: dict[str, Tensor], path: Path) -> None:
-    """Write weights as safetensors, in a folder with ``config.json``."""
+    """Write weights as safetensors, with the permissions of ``config.json`` in the same folder."""
     from safetensors.torch import save_file
 
     save_file(weights, path, metadata={"format": "pt"})

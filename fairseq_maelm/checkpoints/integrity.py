@@ -31,7 +31,7 @@ _PICKLES_BEFORE_ZIP = 5
 
 
 def find_damage(path: Path) -> str | None:
-    """Return a predicate that describes a checkpoint file's damage or danger, such as "is empty"; None for a good file.
+    """Describe the damage or danger in a checkpoint file, such as "is empty"; return None for a good file.
 
     Reads the whole file. Files of torch before 1.6 have no checksums.
     """
@@ -39,10 +39,9 @@ def find_damage(path: Path) -> str | None:
 
 
 def find_danger(path: Path) -> str | None:
-    """Describe how a file is truncated or unsafe even with ``weights_only=True``; return None if it is neither.
+    """Describe why a file is incomplete, or unsafe even with ``weights_only=True``; return None for a safe file.
 
-    Reads only the lists of records and the pickles. Loading a file without danger takes memory in proportion to its
-    size.
+    Reads only the lists of records and the pickles. Loading a safe file takes memory in proportion to its size.
     """
     if not path.exists():
         return "does not exist"
@@ -86,9 +85,10 @@ def _danger_of_archive(path: Path) -> str | None:
 
 
 def _danger_of_pickles(stream: BinaryIO, number: int) -> str | None:
-    """Describe the first class or function that no checkpoint needs in a stream's first ``number`` pickles, or None.
+    """Describe the first class or function outside of ``_ALLOWED`` in a stream of pickles; return None without one.
 
-    Checking ``GLOBAL`` suffices: torch's parser supports no other operation that names a class or function.
+    Reads ``number`` pickles. Checking ``GLOBAL`` suffices: torch's parser supports no other operation that names a
+    class or function.
     """
     try:
         for _ in range(number):
@@ -102,7 +102,7 @@ def _danger_of_pickles(stream: BinaryIO, number: int) -> str | None:
 
 
 def _damaged_record(path: Path) -> str | None:
-    """Describe the first record that differs from its checksum; return None without any."""
+    """Describe the first record that differs from its checksum; return None if all agree."""
     if not zipfile.is_zipfile(path):
         return None
     with zipfile.ZipFile(path) as archive:

@@ -43,7 +43,7 @@ class CheckpointError(ValueError):
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message as one line of at most 60 printable ASCII characters."""
+    """Format a value for a message as one line of at most 60 printable ASCII characters."""
     try:
         text = ascii(value)
     except Exception:  # nested too deeply
@@ -123,8 +123,8 @@ def averaged_state(state: dict[str, Any], path: Path) -> dict[str, Any]:
 def allow_namespaces() -> None:
     """Let torch.load read ``argparse.Namespace`` with weights_only in this process.
 
-    It is the only type in fairseq's checkpoints besides tensors and plain values; torch still refuses all others. A
-    context manager would not cover fairseq's own calls of torch.load.
+    Namespace is the only type in fairseq's checkpoints besides tensors and plain values; torch still refuses all
+    others. A context manager would not cover fairseq's own calls of torch.load.
     """
     torch.serialization.add_safe_globals([argparse.Namespace])
 
@@ -230,7 +230,7 @@ def _describe(kind: Any) -> str:
 
 
 def check_weights(weights: dict[str, Any], path: Path) -> None:
-    """Check that all weights are ordinary, finite tensors, complete in the file, and that few share storage.
+    """Check that all weights are ordinary, finite tensors, fully stored in the file, and that few share storage.
 
     Raises:
         CheckpointError: a check failed.

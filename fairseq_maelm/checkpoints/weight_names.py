@@ -199,7 +199,7 @@ FAMILIES = {
 def _names(
     family: Family, options: Mapping[str, Any], architecture: str, head: str | None
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield our name and the family's names of every weight of a model with these options."""
+    """Yield, for each weight of a model with these options, our name and the family's names."""
     table: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in family.encoder.items()}
     stacks = {"encoder": family.layers}
     if architecture == "masked-lm":
@@ -224,7 +224,7 @@ def _names(
 
 
 def _left_out(options: Mapping[str, Any]) -> set[str]:
-    """Return our names of weights that a model with these options does not have."""
+    """Return our names for the weights that a model with these options lacks."""
     # The first layer of ModernBERT has no LayerNorm in front, because the embeddings have one.
     left_out = {"encoder.layers.0.self_attn_layer_norm.weight"}
     if str(options["relative_buckets"]) == "none":

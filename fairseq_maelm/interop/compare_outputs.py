@@ -104,7 +104,7 @@ def checkpoint_outputs(
 
 
 def scores_of(architecture: str) -> str:
-    """Return the name of an architecture's scores in ``Computation`` results; an architecture is e.g. "masked-lm"."""
+    """Return the key for the scores of an architecture, such as "masked-lm", in the dict from a ``Computation``."""
     return f"{architecture} scores"
 
 
@@ -129,7 +129,7 @@ def agreements(expected: Computation, found: Computation, batches: Sequence[Tens
 
 
 def refuse_differences(compared: list[Agreement], problem: str) -> list[Agreement]:
-    """Return the agreements if all hold; otherwise raise a ValueError that names those that do not."""
+    """Return the agreements if all hold; otherwise raise a ValueError that names the outputs that differ."""
     wrong = [f"{each.what} differ by {each.difference:.2g} (of {each.size:.2g})" for each in compared if not each.holds]
     if wrong:
         raise ValueError(f"{problem}: {'; '.join(wrong)}")
@@ -159,7 +159,7 @@ def differences(
 
 
 def verify_model(source: LoadedCheckpoint, target: Target, folder: Path) -> list[Agreement]:
-    """Compare a checkpoint's outputs with those of an exported folder, opened as its own class and as an encoder."""
+    """Compare a checkpoint with its exported folder, which is opened as the target's class and as a bare encoder."""
     model, view, architecture = source.model, source.checkpoint.view, target.architecture
     order = torch.arange(len(source.dictionary)) if target.kept is None else target.kept.order
     whole = open_model(folder, target)
@@ -178,7 +178,7 @@ def verify_model(source: LoadedCheckpoint, target: Target, folder: Path) -> list
 def transformers_outputs(
     encoder: Any, whole: Any, architecture: str, tokens: Tensor, order: Tensor
 ) -> dict[str, Tensor]:
-    """Compute the outputs of ``checkpoint_outputs`` with transformers models: ``encoder``, and ``whole`` with the head.
+    """Compute the outputs of ``checkpoint_outputs`` with transformers: states of ``encoder`` and scores of ``whole``.
 
     ``order`` <int64>[V] maps our token ids to the folder's; ``tokens`` <int64>[B, S] and scores use our ids.
     """
@@ -234,7 +234,7 @@ def compare_tokens(
 ) -> None:
     """Compare two tokenizers: raise ValueError if ordinary text differs, and log a warning if hard texts differ.
 
-    For some hard texts, a tokenizer.json made from a sentencepiece model gives different tokens than the model.
+    For some hard texts, a tokenizer.json converted from a sentencepiece model gives other tokens than that model.
 
     Args:
         place: the folder, for messages.

@@ -1,4 +1,4 @@
-"""The file in which an import keeps what an export needs to restore the source's ids, files and unused weights.
+"""The file that lets an export restore the ids, files and unused weights of an imported source.
 
 ``SOURCE_FILE`` is next to dict.txt and, like all vocabulary files, is copied to prepared data and save folders. Its
 tensors are: ``order`` <int64>[V], the map from our ids to the source's; ``vocabulary``, the fingerprint of our
@@ -35,7 +35,7 @@ _KEPT_WEIGHTS = (_POSITIONS, _TOKEN_TYPES, *_POOLER)
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files, ids and weights of a source that our checkpoint does not contain."""
+    """The part of an imported source that our checkpoint lacks: files, ids and weights."""
 
     order: Tensor  # <int64>[V] map from our ids to the source's ids
     vocabulary: int  # the fingerprint of our dictionary
@@ -83,10 +83,10 @@ class SourceFiles:
         return restored
 
     def _positions(self, ours: Tensor) -> Tensor:
-        """Return the source's position table, updated with our rows <float>[positions, D] minus token type 0.
+        """Return the source's position table, updated from our rows <float>[positions, D].
 
-        Rows before the first position are unused and are not updated. Rows that training has not changed are copied
-        from the source, because floating-point subtraction does not exactly undo addition.
+        Our rows include the embedding of token type 0, which is subtracted. Rows before the first position are unused
+        and stay unchanged, as do values that training has not changed: subtraction does not exactly undo addition.
         """
         table, types = self.weights[_POSITIONS].clone(), self.token_types
         theirs, added = table[len(table) - len(ours) :], torch.zeros(()) if types is None else types[0]
@@ -99,7 +99,7 @@ def _bytes(content: bytes) -> Tensor:
 
 
 def kept_weights(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights, under the source's names without prefix, that an export must restore."""
+    """Return the weights that an export must restore, under the source's names without prefix."""
     return {name: theirs[name] for name in _KEPT_WEIGHTS if name in theirs}
 
 

@@ -1,7 +1,7 @@
 """Strings on which tokenizers tend to differ.
 
-An exported tokenizer must give the same tokens as fairseq's for all ``HARD_STRINGS``. ``MAY_DIFFER`` has texts for
-which the tokens may differ, text -> reason; an export reports the texts for which they do.
+An exported tokenizer must give the same tokens as fairseq's for all ``HARD_STRINGS``. ``MAY_DIFFER`` (text ->
+reason) has texts whose tokens may differ; an export reports those whose tokens do differ.
 """
 
 _WORDS = [

@@ -31,7 +31,7 @@ class SentenceScore(NamedTuple):
 def score(
     hub: MaelmHubInterface, texts: Sequence[str], method: str = METHODS[0], batch_tokens: int = 4096
 ) -> list[SentenceScore]:
-    """Compute pseudo-log-likelihoods: the sum over a sentence's tokens of each token's log-probability when hidden.
+    """Compute pseudo-log-likelihoods: hide and predict each token of a sentence, and sum the log-probabilities.
 
     Args:
         hub: an opened checkpoint that can fill masks.

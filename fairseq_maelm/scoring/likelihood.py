@@ -1,7 +1,7 @@
 """Batched pseudo-log-likelihoods, where each token of a sentence is predicted from the other tokens.
 
 Salazar et al. (2020, "Masked Language Model Scoring") hide one token at a time. Kauf and Ivanova (2023, "A Better Way
-to Do Masked Language Model Scoring") also hide the rest of the word, which would make the token too easy to predict.
+to Do Masked Language Model Scoring") also hide the rest of the word, from which the token is too easy to predict.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Sentence(NamedTuple):
     """A tokenized text."""
 
     tokens: NDArray[np.int64]  # <int64>[n], special symbols included
-    words: NDArray[np.int64]  # <int64>[n] number of each token's word, -1 for symbols that are not scored
+    words: NDArray[np.int64]  # <int64>[n] index of each token's word, -1 for tokens that are not scored
 
     @property
     def scored(self) -> NDArray[np.int64]:
@@ -79,7 +79,7 @@ class CheckpointScorer:
         return encoder_input_of_masks(tokens, lengths, tokens == self.mask, self._view, self.pad, asked)
 
     def log_probabilities(self, batch: dict[str, Any], target: Tensor) -> Tensor:
-        """Return log-probabilities <float32>[B, K] of K candidate tokens <int64>[B, K] at the selected masks."""
+        """Return log-probabilities <float32>[B, K] of K candidate tokens <int64>[B, K] at the masks to predict."""
         return target_log_probabilities(self.model, batch, target)
 
 
@@ -121,7 +121,7 @@ def pseudo_log_likelihoods(
 
 
 def hidden_ends(sentence: Sentence, method: str) -> NDArray[np.int64]:
-    """Return, for each scored token, the index of the last token that is hidden with it, plus 1."""
+    """Return, for each scored token, the end index (exclusive) of the tokens that are hidden with it."""
     scored = sentence.scored
     if method != "within_word_l2r":
         return scored + 1

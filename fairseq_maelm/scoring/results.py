@@ -88,7 +88,7 @@ def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) 
 
 
 def _credits(scores: Sequence[Scored]) -> dict[str, NDArray[np.float64]]:
-    """Return 1, 0.5 or 0 for each measure and pair: the good sentence scores higher, equally or lower."""
+    """Return, for each measure and pair, 1, 0.5 or 0 if the good sentence's score is higher, equal or lower."""
     found = {}
     for measure in MEASURES:
         values = np.array([getattr(each, measure) for each in scores]).reshape(-1, len(SIDES))

@@ -168,9 +168,9 @@ def _read_text(path: Path, settings: ProbeSettings) -> list[Task]:
 def find_repetitions(passages: Sequence[list[str]], generator: np.random.Generator) -> list[Repetition]:
     """Find words that a passage repeats, and draw one occurrence of each to predict, far from its other occurrences.
 
-    In a copy of the passage, random words replace the other occurrences.
-    Excluded are the most frequent words, which make up half of the text and can be guessed without the repetition, and
-    words with characters other than letters. Replacements are drawn from the remaining words.
+    In a copy of the passage, random words replace the other occurrences. Predicted words and replacements contain only
+    letters and are not among the most frequent words, which make up half of the text and can be guessed without the
+    repetition.
     """
     counts = Counter(word for words in passages for word in words)
     rest, rare = sum(counts.values()) / 2, []

@@ -74,7 +74,7 @@ def _open(model: Probed, settings: ProbeSettings) -> CheckpointEncoder:
 
 
 def _unfinished(output: Path, name: str, model: str, tasks: list[Task], origins: dict[str, str]) -> list[Task]:
-    """Return the tasks that a model has no results for; raise a ValueError if results are of another model or input."""
+    """Return the tasks that a model has no results for; raise a ValueError for results of another model or input."""
     left = []
     for task in tasks:
         file = output / _RESULTS_FOLDER / name / f"{task.name}.json"

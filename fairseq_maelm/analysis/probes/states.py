@@ -55,7 +55,7 @@ class FrozenEncoder:
         return self._enclosed(self.encoder.encode_line(text)[: self._room])
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
-        """Tokenize each word separately, as a word after a space."""
+        """Tokenize each word separately, as if it followed a space."""
         words = dict.fromkeys(word for sentence in sentences for word in sentence)
         known = {word: self.encoder.encode_line(f" {word}")[: self._room] for word in words}
         sequences, places = list[NDArray[np.int64]](), list[tuple[int, int, int]]()
@@ -129,7 +129,7 @@ class FrozenEncoder:
     def token_sums(
         self, sequences: Sequence[NDArray[np.int64]], title: str
     ) -> tuple[list[GramAccumulator], list[NDArray[np.float64]]]:
-        """Return each layer's Gram matrix of all tokens' states, and the sum <float64>[D] of their unit vectors."""
+        """Return, per layer, the Gram matrix of all tokens' states and the sum <float64>[D] of their unit vectors."""
         grams = [GramAccumulator(self.encoder.width, self.device) for _ in self.layers]
         sums = [np.zeros(self.encoder.width) for _ in self.layers]
         for _, tokens, states in self.states(sequences, title):

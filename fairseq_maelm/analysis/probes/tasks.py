@@ -52,7 +52,7 @@ def _variants(
 
 
 def _unique(columns: Sequence[Sequence[str]]) -> tuple[list[str], list[NDArray[np.int64]]]:
-    """Return the distinct texts, and for each column the indices of its texts among them."""
+    """Return the distinct texts and, for each column, the index of each of its texts in that list."""
     texts = list(dict.fromkeys(text for column in columns for text in column))
     place_of = {text: place for place, text in enumerate(texts)}
     return texts, [np.array([place_of[text] for text in column], dtype=np.int64) for column in columns]
@@ -180,9 +180,10 @@ class TokenStates(Task):
 
 @dataclass(frozen=True)
 class Search(Task):
-    """Retrieve a passage's last words from those of all passages, with its first words as the query.
+    """Given the first words of a passage as a query, find its last words among the last words of all passages.
 
-    Effective rank (centered) and mean cosine are those of the vectors of last words. Whitening is fitted to both parts.
+    Effective rank (centered) and mean cosine are computed for the last words. Whitening is fitted to first and last
+    words.
     """
 
     passages: list[list[str]]

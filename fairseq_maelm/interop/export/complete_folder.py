@@ -48,7 +48,7 @@ def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
 
 
 def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.float32) -> LoadedCheckpoint:
-    """Make a transformers folder a checkpoint too: add the missing files, without optimizer state, and checksums.
+    """Make a transformers folder a checkpoint too, without optimizer state: add the missing files and checksums.
 
     Returns:
         the checkpoint, read back from the folder.

@@ -21,7 +21,7 @@ SETTING_NAMES = {
 
 
 def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
-    """Return the content of config.json; for an imported model, the source's, updated where training changed it."""
+    """Return the content of config.json. For an imported model, copy the source's and update what training changed."""
     config, dictionary = source.options, source.dictionary
     if target.kept is not None:
         settings = target.kept.config

@@ -39,7 +39,7 @@ class HeadLosses:
 
 
 def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
-    """Remove a checkpoint's decoder, which gives an MLM: encoder with masks in the input, then LM head.
+    """Turn a checkpoint with a decoder into an MLM: an encoder that reads masks, followed by the LM head.
 
     Raises:
         ValueError: the checkpoint has no decoder, or its LM head fits only the decoder.

@@ -164,7 +164,7 @@ def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: t
 
 
 def model_weights(source: LoadedCheckpoint, target: Target) -> dict[str, Tensor]:
-    """Return the weights of an export folder <float32> under the names of its format."""
+    """Return an export's weights <float32> under the names of its format."""
     state: dict[str, Any] = source.model.state_dict()
     family, width = FAMILIES[target.format], source.options.encoder_embed_dim
     weights = weights_of_family(state, family, source.options, target.architecture, target.head)

@@ -1,4 +1,4 @@
-"""The options of ``maelm export``, and their formats and architectures, without slow imports for ``--help``."""
+"""Options, formats and architectures of ``maelm export``, without slow imports, so that ``--help`` is fast."""
 
 import argparse
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
 
 
 def _format(text: str) -> str:
-    """Return the name of a format; for "onnx" raise an error that explains how to get there."""
+    """Return the name of a format; for "onnx", raise an error that explains how to export to ONNX."""
     if text == "onnx":
         raise argparse.ArgumentTypeError(
             "export --format mpnet, roberta or modernbert, and give the folder to torch.onnx.export; the guide "

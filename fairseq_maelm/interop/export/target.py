@@ -66,10 +66,11 @@ def choose_target(
     head: str | None = None,
     labels: Path | None = None,
 ) -> Target:
-    """Choose what an export to ``form``, one of ``FORMATS``, contains; raise ValueError if it would not be exact.
+    """Choose what to export in the format ``form``; raise ValueError if the export would not be exact.
 
-    The default architecture is what the checkpoint was trained for, or the encoder alone if the format cannot represent
-    its prediction of masks. ``head`` is needed only if there are several; ``labels`` is a file with one label per line.
+    The default architecture is the one that the checkpoint was trained for, or the encoder alone if the format cannot
+    represent how the checkpoint predicts masks. ``head`` is needed only if the checkpoint has several heads; ``labels``
+    is a file with one label per line.
     """
     wanted = architecture or _trained_for(source, head)
     target = _target(source, form, wanted, head, labels)

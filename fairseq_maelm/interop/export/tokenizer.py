@@ -28,7 +28,7 @@ _PART = "\x01"
 
 
 def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
-    """Make a ``tokenizers.Tokenizer`` with a dictionary's ids; raise ValueError if it cannot give the same tokens.
+    """Make a ``tokenizers.Tokenizer`` with a dictionary's ids; raise ValueError if it cannot tokenize as ``file`` does.
 
     ``file`` is a byte-pair or unigram model of sentencepiece, or a tokenizer.json that was imported with the
     dictionary. The dictionary includes ``<mask>``; symbols that are not pieces keep their ids but are never produced.
@@ -208,7 +208,7 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
 
 
 def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[str]:
-    """Return the texts that verify an export: ``HARD_STRINGS``, and each piece except special tokens as a text."""
+    """Return texts that verify an export: ``HARD_STRINGS`` and all pieces except special tokens, fillers and bytes."""
     known = {*FAIRSEQ_SYMBOLS, MASK, *special}
     pieces = [symbol.replace(WORD_START, " ") for symbol in dictionary.symbols if symbol not in known]
     return HARD_STRINGS + [piece for piece in pieces if "madeupword" not in piece and not _BYTE.fullmatch(piece)]

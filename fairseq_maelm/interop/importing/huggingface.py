@@ -88,7 +88,7 @@ def open_folder(folder: Path) -> Source:
 
 
 def _architecture(folder: Path, config: dict[str, Any], theirs: dict[str, Tensor]) -> str:
-    """Infer the architecture from the weights of an LM head; other heads, which look alike, from the configuration."""
+    """Infer the architecture: an LM head from its weights; other heads, whose weights look alike, from ``config``."""
     family, named = FAMILIES[config["model_type"]], str(config.get("architectures"))
     if family.lm_head["lm_head.bias"] in theirs:
         return "masked-lm"
@@ -102,7 +102,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
     """Read all weights of a folder in single precision, from one file or from shards, without running pickled code.
 
     Returns:
-        a dict name without the base model's prefix -> tensor; and the files that were read.
+        a dict, name without the base model's prefix -> tensor; and the files that were read.
     """
     name = next((name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
     if name is None:

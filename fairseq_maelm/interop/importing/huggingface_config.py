@@ -218,12 +218,12 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _predicts_masks(config: dict[str, Any]) -> bool:
-    """Return whether a folder in the format "maelm" predicts masks; encoders may have decoder options too."""
+    """Return whether a "maelm" folder predicts masks; decoder options do not show it, since encoders may have them."""
     return config["model_type"] == "maelm" and "MaelmForMaskedLM" in (config.get("architectures") or [])
 
 
 def task_options(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the task ``maelm`` with which the source's pretraining can be continued."""
+    """Return options of the task ``maelm`` that continue the source's pretraining."""
     if _predicts_masks(config):
         return {name: str(config[name]) for name in ("masked_input", "encoder_positions")}
     return MLM_TASK
@@ -238,5 +238,5 @@ def padding(config: dict[str, Any]) -> int:
 
 
 def position_offset(config: dict[str, Any]) -> int:
-    """Return the row of the position table for the first token: 0 or, as in RoBERTa, padding id + 1."""
+    """Return the first token's row in the position table: 0 or, as in RoBERTa, padding id + 1."""
     return padding(config) + 1 if FAMILIES[config["model_type"]].position_offset else 0

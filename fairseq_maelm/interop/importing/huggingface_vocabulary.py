@@ -113,7 +113,7 @@ def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
 
 
 def _symbols(rows: Sequence[tuple[int, str | None]]) -> list[str]:
-    """Return names for the ordinary symbols that are valid in dict.txt: distinct and without white space."""
+    """Return valid names in dict.txt for the ordinary symbols: distinct and without white space."""
     taken = {*FAIRSEQ_SYMBOLS, MASK_SYMBOL}
     symbols = []
     for number, token in rows:
@@ -128,7 +128,7 @@ def _symbols(rows: Sequence[tuple[int, str | None]]) -> list[str]:
 
 
 def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
-    """Rename symbols that are not pieces of the sentencepiece model to filler symbols."""
+    """Replace symbols that are not pieces of the sentencepiece model by filler symbols."""
     pieces = set(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
     missing = pieces.difference(symbols)
     if missing:
@@ -139,7 +139,7 @@ def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
 
 
 def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
-    """Return the content of a tokenizer.json with new token ids; ``where`` is the place in error messages."""
+    """Return the content of a tokenizer.json with new token ids; ``where`` is named in error messages."""
     state = json.loads(content)
     model = state["model"]
     _add_to_model(model, state["added_tokens"])
@@ -158,7 +158,7 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
 
 
 def _add_to_model(model: dict[str, Any], added: list[dict[str, Any]]) -> None:
-    """Add the added tokens to the model's vocabulary; the library tokenizers ignores their ids elsewhere."""
+    """Copy the added tokens to the model's vocabulary; ``tokenizers`` ignores the ids in the list of added tokens."""
     pieces = model["vocab"]
     if isinstance(pieces, dict):
         model["vocab"] = pieces | {token["content"]: token["id"] for token in added}

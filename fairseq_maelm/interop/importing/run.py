@@ -137,7 +137,7 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
 
 
 def _write_tokenizer(ours: LoadedCheckpoint, folder: Path) -> None:
-    """Write tokenizer files for transformers, with our ids; existing vocabulary files are kept."""
+    """Write tokenizer files for transformers, with our ids; existing files are kept."""
     if (folder / TOKENIZER_FILE).is_file():
         tokenizer = open_tokenizer_file(folder / TOKENIZER_FILE)
     else:

@@ -24,9 +24,9 @@ class Source:
     options: dict[str, Any]  # of the model ``maelm``, name -> value
     task_options: dict[str, Any]  # of the task ``maelm``: the encoder's view in pretraining
     architecture: str  # "encoder", "masked-lm", or the architecture of its fine-tuned head
-    weights: dict[str, Tensor]  # by our names, with tables of the vocabulary in the source's order
+    weights: dict[str, Tensor]  # by our names; rows of the vocabulary are in the source's order
     vocabulary: SourceVocabulary
-    compute: Callable[[Tensor], dict[str, Tensor]]  # the source's model, as ``checkpoint_outputs``, in our order
+    compute: Callable[[Tensor], dict[str, Tensor]]  # ``checkpoint_outputs`` of the source's model, with our ids
     facts: dict[str, Any]  # to be recorded with the result
     files: dict[str, bytes] = field(default_factory=dict)  # to be given back by an export; see ``SourceFiles``
     kept_weights: dict[str, Tensor] = field(default_factory=dict)  # likewise, under the source's names
