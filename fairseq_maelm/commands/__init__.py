@@ -1,1 +1,1 @@
-"""One module for each sub-command of ``maelm``, with its arguments and its run; ``cli.py`` has the table."""
+"""One module for each sub-command of ``maelm``, which declares its arguments and runs it; ``cli.py`` lists them."""

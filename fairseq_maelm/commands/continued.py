@@ -34,10 +34,11 @@ def continue_from(
         path: checkpoint file.
         data: folders of the prepared text.
         objective: "mae-lm" or "mlm".
-        general_data: folders of general text, mixed in to limit forgetting, separated by colons; or None.
+        general_data: folders of general text, separated by colons, to mix in against forgetting; or None.
 
     Raises:
-        ValueError: the checkpoint was fine-tuned, or trained with another vocabulary or decoder.
+        ValueError: the checkpoint was fine-tuned, has another vocabulary, or has a decoder although ``objective`` is
+            "mlm".
     """
     checkpoint = read_checkpoint(path)
     if not checkpoint.predicts_masked_tokens and checkpoint.heads:

@@ -110,8 +110,8 @@ class EncodingJob:
     def encode(self, task: tuple[int, Chunk]) -> int:
         """Encode a task (number, chunk) into the chunk's part file; return the chunk's length in bytes.
 
-        The part holds ``ids<t>``, ``lengths<t>`` and ``counts<t>`` for every target t (a shard or validation) that
-        occurs. A document's first item is a single </s>, for the blank line before the document.
+        The part holds ``ids<t>``, ``lengths<t>`` and ``counts<t>`` for every target t (a shard or validation) in the
+        chunk. A document's first item is a single </s>, for the blank line before the document.
         """
         number, chunk = task
         with open(self.cleaned, "rb") as cleaned:

@@ -38,7 +38,7 @@ class PreparedCorpus:
 
 
 def prepare(settings: PrepareSettings) -> PreparedCorpus:
-    """Prepare a corpus or resume an interrupted preparation; do nothing if the result is there.
+    """Prepare a corpus or resume an interrupted preparation; do nothing if the result exists.
 
     Raises:
         CorpusError: an input, a setting or the output is wrong; the message says what to do. Nothing is overwritten.

@@ -65,7 +65,7 @@ class Work:
 
 
 def clean(work: Work, sources: dict[str, list[Source]]) -> dict[str, Any]:
-    """Clean the files of each role, ``VALID`` and ``CORPUS``, into a text; return counts, chunks and checksums."""
+    """Clean the files of each role (``VALID``, ``CORPUS``) into a text; return role -> counts, chunks and checksums."""
     duplicates = Deduplicator() if work.settings.deduplicate else None
     return {role: _clean_role(work, role, sources[role], duplicates) for role in (VALID, CORPUS) if sources.get(role)}
 

@@ -88,7 +88,7 @@ def read_table(
         columns: the columns of texts and labels.
         texts: number of texts in a row, or None if unknown. Without given columns, a table of exactly this many
             columns has no labels, and any other table has labels.
-        label_optional: accept a table that lacks the column of the label.
+        label_optional: accept a table that lacks the label column.
         complete: function that returns whether a row's texts are acceptable; by default, no text may be empty.
         rows: rows to use instead of the file's.
 

@@ -216,5 +216,5 @@ def replacements(real_tokens: np.ndarray, indices: np.ndarray, seed: int, epoch:
 
 
 def keep_fraction(fraction: float, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
-    """Draw <bool>[B, length], True with probability ``fraction``; a larger fraction keeps all values that are True."""
+    """Draw <bool>[B, length], True with probability ``fraction``; a larger fraction only adds Trues."""
     return uniform(random_bits(seed, epoch, indices, _STAYING, length)) < fraction

@@ -48,7 +48,7 @@ class RatedBatches(WatchedBatches):
         return batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Return fairseq's state plus ``updates``, the number of updates for the batches read so far."""
+        """Return fairseq's state plus ``updates``, the update count after the batches read so far."""
         return {**super().state_dict(), "updates": self._update_of(self.iterations_in_epoch, self.epoch)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

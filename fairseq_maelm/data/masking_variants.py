@@ -61,7 +61,7 @@ class EncoderView:
 
     @property
     def hides_all_masks(self) -> bool:
-        """True if the encoder outputs no states at masked positions, so that prediction needs a decoder."""
+        """True if masked positions may lack an encoder state to predict from, so that a decoder is needed."""
         return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
 
     @property

@@ -6,7 +6,7 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset
 
 
 def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
-    """Return the number of general blocks per epoch for which general text is a fraction ``ratio`` of the tokens.
+    """Return the number of general blocks that makes general text a fraction ``ratio`` of an epoch's tokens.
 
     Args:
         domain: <int>[blocks] lengths of the domain blocks; every epoch uses all of them.

@@ -1,6 +1,6 @@
 """Uses of fairseq's private names, which another version of fairseq may change.
 
-The other modules in this folder also replace private functions. A contract test checks that no other folder uses any.
+The other modules in this folder also replace private functions. A contract test checks that only this folder uses them.
 """
 
 from typing import Any

@@ -1,8 +1,7 @@
-"""Check a checkpoint before fairseq builds the task and the model that it names.
+"""Check which task and model a checkpoint names before fairseq builds them.
 
 Reason: fairseq-validate and similar programs build the task and the model that a file names, and resolve references in
-its configuration. Several of fairseq's own tasks and models evaluate string options, so even plain data can run
-code.
+its configuration. Several of fairseq's own tasks and models evaluate string options, so plain data can run code.
 Test: tests/robustness/test_hostile.py, test_fairseq_builds_nothing_foreign.
 """
 

@@ -2,7 +2,7 @@
 
 Reason: such a process keeps the memory that it frees (see ``memory``). Batches with different numbers of tokens or
 masks leave gaps that are too small for later blocks, so the heap grows with every update. In a run with 4 layers of
-width 256 and 4,096 tokens per update, it grew from 1.2 to 5 GB in 4,200 updates, of which 0.3 GB were in use.
+width 256 and 4,096 tokens per update, it grew from 1.2 to 5 GB in 4,200 updates, though only 0.3 GB were in use.
 Test: tests/fairseq_fixes/test_memory.py.
 """
 

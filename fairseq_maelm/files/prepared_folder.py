@@ -217,7 +217,7 @@ def whole_folder(target: Path, command: str, replace: bool | None = None) -> Ite
     """Open a temporary folder, and rename it to ``target`` if the ``with`` block ends without an exception.
 
     Args:
-        target: a folder that does not exist or is empty.
+        target: path of the complete folder; without ``replace``, it must not exist or must be empty.
         command: the command that writes it, for the error message of a second process.
         replace: whether to rename an existing folder to ``target``.old-1, or the next free number, when the new folder
             is complete. None if the command has no option --replace.

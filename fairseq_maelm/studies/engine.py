@@ -45,7 +45,7 @@ class Job:
         file: path of the marker, the JSON file with the result or the reason for a failure; or a function that returns
             this path when the job can start, if it is not known earlier.
         words: function that makes the command line, called when the job can start.
-        result: function that reads the result from the log; raises a ValueError if the run failed in spite of exit 0.
+        result: function that reads the result from the log; raises a ValueError if the log shows a failure.
         resumes: whether the program continues from a saved state; if so, its earlier log is kept.
         after: groups of jobs. The job starts after all of them have ended, if at least one in each group succeeded.
         cost: relative duration, its weight in the overall progress.

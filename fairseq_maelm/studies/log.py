@@ -53,7 +53,7 @@ def last_line(log: Path) -> str:
 
 
 def is_divergence(reason: str) -> bool:
-    """Return whether the reason for a failure is divergence: a non-finite loss, or an error from fairseq's check."""
+    """Return whether the reason for a failure is divergence: a non-finite loss or a FloatingPointError."""
     return reason.startswith("diverged") or "FloatingPointError" in reason
 
 
@@ -62,14 +62,14 @@ def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Seq
 
     Args:
         log: the run's log.
-        metric: the metric to compare on the first validation set; larger is better; of equal values, the last wins.
+        metric: the metric to compare on the first validation set (larger is better; the last of equal values wins).
         metrics: the metrics to return.
         subsets: the validation sets.
 
     Returns:
         A dict with ``score``, the metric on the first validation set; ``scores``, the metric on each set; ``figures``,
-        metric -> value on all sets, where names for sets after the first begin with the set; ``epoch`` and ``updates``
-        at this validation; ``seconds``, the duration of the last attempt.
+        metric -> value on all sets, where names for later sets begin with the set's name; ``epoch`` and ``updates`` at
+        this validation; ``seconds``, the duration of the last attempt.
 
     Raises:
         ValueError: the training diverged, or there is no such metric.

@@ -146,7 +146,7 @@ class Steps:
         rows: name -> fields of the rows to run.
         tasks: name -> fields of the tasks to run.
         known: values of further placeholders.
-        functions: modules or objects with functions and ``PLACES``; the first that has a name is used.
+        functions: modules or objects with functions and ``PLACES``; earlier ones take precedence.
         seeds: maximum number of seeds of each row; None for all.
 
     Raises:

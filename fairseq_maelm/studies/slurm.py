@@ -18,7 +18,7 @@ from fairseq_maelm.training.options import number_if_it_is_one
 
 logger = logging.getLogger(__name__)
 
-# submitit's parameters for all types of cluster. Those for SLURM only have the prefix "slurm_".
+# submitit's parameters for all types of cluster; names of other parameters begin with "slurm_".
 _SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
 _DEFAULTS: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 4, "name": "maelm_sweep"}
 _CLUSTERS = ("slurm", "local")

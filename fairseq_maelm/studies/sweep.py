@@ -31,7 +31,7 @@ _STEPS = {
     "fine-tuning": {
         "each": "task setting seed row",
         "name": "{task}, {row}, {described}, seed {seed}",
-        # The part for the setting does not depend on the order of the options.
+        # The folder name ``{setting}`` does not depend on the order of the options.
         "marker": "runs/{task}/{row}/{setting}/seed_{seed}/run",
         "environment": "OMP_NUM_THREADS={threads}",
         "run": "{command}",

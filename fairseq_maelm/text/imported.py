@@ -20,7 +20,7 @@ from fairseq_maelm.text.vocabulary import (
     load_sentencepiece,
 )
 
-# A file of the library tokenizers whose token ids are those of the dict.txt in the same folder.
+# File of the library tokenizers; its token ids equal those of the dict.txt in the same folder.
 TOKENIZER_FILE = "tokenizer.json"
 
 

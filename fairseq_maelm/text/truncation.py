@@ -35,7 +35,7 @@ def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
 
 
 def truncate(sentences: Sequence[Tokens], max_positions: int) -> tuple[list[Tokens], bool]:
-    """Truncate sentences <int>[tokens] before their final </s> so that they fit the model with their special tokens.
+    """Truncate sentences <int>[tokens] to ``max_positions`` in total, special tokens included; keep each final </s>.
 
     Returns:
         the sentences, and whether anything was cut.

@@ -126,9 +126,9 @@ def dictionary_text(processor: sentencepiece.SentencePieceProcessor) -> str:
 
 
 class TextEncoder(Protocol):
-    """An encoder from text to token ids of a fairseq dictionary; ``text.imported.open_encoder`` opens a folder's.
+    """An encoder from text to token ids of a fairseq dictionary; see also ``text.imported.open_encoder``.
 
-    The model's token ids are mapped to fairseq's ids, without strings in between, so "<s>" in a text is ordinary text.
+    The model's token ids are mapped to fairseq's ids directly, not by string, so "<s>" in a text is ordinary text.
     """
 
     dictionary_size: int  # symbols of fairseq's dictionary without <mask>
