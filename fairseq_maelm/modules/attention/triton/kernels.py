@@ -93,7 +93,7 @@ def prepare_kernel(
 
         inverse     <int32>[B, P'] the column at each position, or -1; P' is P rounded up to whole blocks
         hidden      <float32>[B, P'] 0 at positions of tokens, minus infinity elsewhere
-        words_of_positions <int32>[B, H, 3, P'] random words of the column at each position, if there is one
+        words_of_positions <int32>[B, H, 3, P'] random words of the column at each position; undefined without a column
         extents     <int32>[B] one more than the last position of each sequence
 
     ``seed`` is None without dropout; ``inverse`` is None if the backward pass does not need it.
