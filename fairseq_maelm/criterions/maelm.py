@@ -20,9 +20,8 @@ class MaelmCriterionConfig(FairseqDataclass):
 class MaelmCriterion(FairseqCriterion):
     """Cross-entropy summed over the predicted tokens.
 
-    Logged values: ``loss``, in bits per predicted token; its perplexity ``ppl``; and in percent, ``accuracy`` on the
-    predicted tokens, ``masked`` (the share of tokens to predict) and ``padding`` (the share of padding in encoder and
-    decoder). fairseq's ``wps`` counts all original tokens, including masked ones.
+    It logs ``loss`` (bits per predicted token), its perplexity ``ppl`` and, in percent, ``accuracy`` on the predicted
+    tokens, ``masked`` (the share of tokens to predict) and ``padding`` (the share of padding in encoder and decoder). fairseq's ``wps`` counts all original tokens, including masked ones.
     """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:

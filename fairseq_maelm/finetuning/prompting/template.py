@@ -10,7 +10,7 @@ A template is text with variables between asterisks, such as ``*cls**sent_0*_It_
     *sentl_0*          with its first character in lower case; *sentu_0* in upper case
     *sent-_0*          without its last character, usually the full stop
 
-Signs combine in this order: *+sentl-_1*. In the text between variables, "_" stands for a space.
+Modifiers combine in this order: *+sentl-_1*. In the text between variables, "_" stands for a space.
 """
 
 import re
@@ -28,7 +28,7 @@ _SPECIAL: dict[str, Kind] = {"cls": "cls", "mask": "mask", "sep": "sep", "sep+":
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a template: text with underscores replaced by spaces, or a variable with its signs."""
+    """A part of a template: text with underscores replaced by spaces, or a variable with its modifiers."""
 
     kind: Kind
     text: str = ""

@@ -84,8 +84,8 @@ def best_threshold(
 
     Initially, "no answer" is predicted for all questions. Then the questions are answered one by one, by ascending
     odds: an answerable question adds its score to the total; an unanswerable one subtracts 1, unless its prediction is
-    empty. The first of several equal maxima counts. As in the official script, questions with equal odds are answered
-    one by one too, although no threshold separates them, and the threshold before the first question is 0.
+    empty. The first of several equal maxima counts. As in the official script, the threshold before the first question
+    is 0, and questions with equal odds are also answered one by one, although no threshold separates them.
 
     ``scores`` [Q] are the exact or F1 scores of ``raw``; ``order`` [Q] has the question indices in the order of the
     odds file, which decides between equal odds.

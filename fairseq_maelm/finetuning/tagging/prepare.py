@@ -102,7 +102,7 @@ def scheme_mistake(file: LabeledFile, scheme: str) -> str:
 
 
 def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
-    """Refuse a mixture of entity labels and other labels, which is probably a typo and not the plain scheme."""
+    """Refuse a mixture of entity labels and other labels: it is probably a typo, not the plain scheme."""
     labels = {label: line for sentence in train.sentences for label, line in zip(sentence.labels, sentence.lines)}
     entity_like = sorted(label for label in labels if _ENTITY_LIKE.match(label))
     others = sorted(label for label in labels if label != OUTSIDE and not _ENTITY_LIKE.match(label))
@@ -128,7 +128,7 @@ def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
 
 
 def _numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
-    """Convert a file to token ids and label ids; plain labels not in the training file share one extra, last id."""
+    """Convert a file to token ids and label ids; plain labels that are not in the training file share an extra last id."""
     numbers = {label: number for number, label in enumerate(settings.labels)}
     unknown: dict[str, int] = {}
     labels: list[int] = []
