@@ -21,7 +21,8 @@ class MaelmCriterion(FairseqCriterion):
     """Cross-entropy summed over the predicted tokens.
 
     It logs ``loss`` (bits per predicted token), its perplexity ``ppl`` and, in percent, ``accuracy`` on the predicted
-    tokens, ``masked`` (the share of tokens to predict) and ``padding`` (the share of padding in encoder and decoder). fairseq's ``wps`` counts all original tokens, including masked ones.
+    tokens, ``masked`` (the share of tokens to predict) and ``padding`` (the share of padding in encoder and decoder).
+    fairseq's ``wps`` counts all original tokens, including masked ones.
     """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:

@@ -128,7 +128,7 @@ def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
 
 
 def _numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
-    """Convert a file to token ids and label ids; plain labels that are not in the training file share an extra last id."""
+    """Convert a file to token ids and label ids; plain labels that the training file lacks share an extra last id."""
     numbers = {label: number for number, label in enumerate(settings.labels)}
     unknown: dict[str, int] = {}
     labels: list[int] = []
