@@ -1,6 +1,6 @@
 """Checkpoint files as plain data: tensors, and settings made of numbers, strings, lists and dicts.
 
-Nothing here builds an object that a file names, resolves a reference, or evaluates a string.
+Nothing here builds objects named in a file, resolves references, or evaluates strings.
 """
 
 import argparse

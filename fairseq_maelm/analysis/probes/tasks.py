@@ -41,7 +41,10 @@ def _row(name: str, measure: str, value: float, variant: Variant = (None, None, 
 def _variants(
     frozen: FrozenEncoder, states: States, poolings: Sequence[str | None], fit: Any, title: str
 ) -> Iterator[tuple[Variant, measures.Rows]]:
-    """Yield states <float32>[layers, poolings, n, D] unchanged, and whitened by a map fitted to the rows ``fit``."""
+    """Yield each layer and pooling of states <float32>[layers, poolings, n, D], unchanged and then whitened.
+
+    Whitening is fitted to the rows ``fit``.
+    """
     pairs = [(place, number) for place in range(len(frozen.layers)) for number in range(len(poolings))]
     # The first token's embedding is the same in every text.
     pairs = [(place, number) for place, number in pairs if frozen.layers[place] or poolings[number] != "first"]
@@ -107,7 +110,7 @@ class Labeled(NamedTuple):
 class Classification(Task):
     """Validation accuracy of probes that were fitted to the training split.
 
-    The texts of a pair are encoded separately, and its features are |u - v| and u * v, as in SentEval. Whitening is
+    The texts of a pair are encoded separately; the pair's features are |u - v| and u * v, as in SentEval. Whitening is
     fitted to the texts of the training split.
     """
 

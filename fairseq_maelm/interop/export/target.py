@@ -1,4 +1,4 @@
-"""Choose what an export contains: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
+"""Choose what an export contains: the encoder alone, masked-token prediction, or a fine-tuned head with its labels."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -69,8 +69,8 @@ def choose_target(
     """Choose what to export in the format ``form``; raise ValueError if the export would not be exact.
 
     The default architecture is the one that the checkpoint was trained for, or the encoder alone if the format cannot
-    represent how the checkpoint predicts masks. ``head`` is needed only if the checkpoint has several heads; ``labels``
-    is a file with one label per line.
+    represent its masked-token prediction. ``head`` is needed only if the checkpoint has several heads; ``labels`` is a
+    file with one label per line.
     """
     wanted = architecture or _trained_for(source, head)
     target = _target(source, form, wanted, head, labels)
