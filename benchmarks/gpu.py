@@ -193,13 +193,13 @@ def arguments() -> argparse.Namespace:
     source.add_argument("--text", type=Path, help="about 40 MB for `maelm prepare corpus`: .txt, .txt.xz, ...")
     source.add_argument("--data", type=Path, help="folder of `maelm prepare corpus`")
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--minutes", type=float, default=9.0, help="for this call (9)")
+    parser.add_argument("--minutes", type=float, default=9.0, help="time for this call (9)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu rehearses at toy size (cuda)")
     parser.add_argument("--authors-code", type=Path, help="a copy of the authors' repository, for the slice authors")
-    study = f"folder with {', '.join(TEXTS.values())} and files, for the slice evidence"
+    study = f"folder with {', '.join(TEXTS.values())} and a folder named files, for the slice evidence"
     parser.add_argument("--study", type=Path, help=study)
-    parser.add_argument("--retry-failed", action="store_true", help="try slices again that failed")
-    parser.add_argument("slices", nargs="*", metavar="SLICE", help="some of the slices (all)")
+    parser.add_argument("--retry-failed", action="store_true", help="retry failed slices")
+    parser.add_argument("slices", nargs="*", metavar="SLICE", help="slices to measure (all)")
     options = parser.parse_args()
     known = Plan(options).slices()
     for name in options.slices:

@@ -194,12 +194,12 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, nargs="+", default=[64])
     parser.add_argument("--dropout", type=float, nargs="+", default=[0.1])
     parser.add_argument("--lengths", type=int, nargs="+", default=[435])
-    parser.add_argument("--window", type=int, nargs="+", default=[0], help="of local attention; 0 for none")
+    parser.add_argument("--window", type=int, nargs="+", default=[0], help="of local attention; 0 for full attention")
     parser.add_argument("--full", action="store_true", help="no sequence has padding")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     if kernels.INTERPRETED.value:
-        parser.error("TRITON_INTERPRET=1 is in the environment: what is interpreted is not compiled")
+        parser.error("TRITON_INTERPRET=1 is set, so kernels are interpreted instead of compiled: unset it")
     found = []
     names = ("capability", "dtype", "head_dim", "dropout", "length", "window")
     for case in itertools.product(

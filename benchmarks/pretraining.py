@@ -30,49 +30,52 @@ DEFAULT_CONTENDERS = ("maelm", "mlm", "roberta", "authors")
 def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="name contenders and sizes, and leave")
+    parser.add_argument("--list", action="store_true", help="list contenders and sizes, and exit")
     parser.add_argument("--data", type=Path, help="folder with dict.txt, train.bin and train.idx")
     parser.add_argument("--output", type=Path, help="result file (.json); a table is written next to it")
-    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="take over the runs of these result files")
-    parser.add_argument("--resume", action="store_true", help="skip what the result file already holds")
-    parser.add_argument("--contenders", help="names with commas between (see --list)")
-    parser.add_argument("--references", default="roberta,authors", help="whom to compare with (roberta,authors)")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="add the runs of these result files")
+    parser.add_argument("--resume", action="store_true", help="skip runs that the result file already has")
+    parser.add_argument("--contenders", help="names separated by commas (see --list)")
+    parser.add_argument("--references", default="roberta,authors", help="contenders to compare with (roberta,authors)")
     parser.add_argument("--authors-code", type=Path, help="a copy of the authors' repository")
-    parser.add_argument("--ours-options", default="", help="more words for fairseq-train with ours")
+    parser.add_argument("--ours-options", default="", help="further fairseq-train options for our contenders")
     _add_settings(parser)
     _add_measuring(parser)
     arguments = parser.parse_args(words)
     if not arguments.list and arguments.output is None:
-        parser.error("--output says where the results go")
+        parser.error("--output FILE is missing: name a file for the results")
     if not arguments.list and arguments.data is None and not arguments.merge:
-        parser.error("--data says where the training text is")
+        parser.error("--data FOLDER is missing: give the folder of the training text")
     return arguments
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", choices=SIZES, default="base", help="of all models (base)")
-    parser.add_argument("--layers", type=int, help="encoder layers, for quick checks (the size's)")
-    parser.add_argument("--length", type=int, default=512, help="tokens of a sequence (512)")
-    parser.add_argument("--batch", type=int, help="sequences of a step (4 on a CPU, 128 on a GPU)")
-    parser.add_argument("--masking", type=float, nargs="+", default=[0.15, 0.4], help="fractions (0.15 0.4)")
+    parser.add_argument("--size", choices=SIZES, default="base", help="model size of all contenders (base)")
+    parser.add_argument("--layers", type=int, help="encoder layers, for quick checks (as in --size)")
+    parser.add_argument("--length", type=int, default=512, help="tokens per sequence (512)")
+    parser.add_argument("--batch", type=int, help="sequences per step (4 on a CPU, 128 on a GPU)")
+    parser.add_argument("--masking", type=float, nargs="+", default=[0.15, 0.4], help="masking rates (0.15 0.4)")
     parser.add_argument("--precision", choices=PRECISIONS, nargs="+", help="(fp32 on a CPU, bf16 on a GPU)")
-    parser.add_argument("--dropout", type=float, default=0.1, help="of all contenders (0.1)")
+    parser.add_argument("--dropout", type=float, default=0.1, help="dropout of all contenders (0.1)")
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="(cpu)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each process (all cores)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads per process (all cores)")
     parser.add_argument("--num-workers", type=int, help="data loader's processes (0 on a CPU, 4 on a GPU)")
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="rounds over all contenders (5)")
-    parser.add_argument("--steps", type=int, help="timed steps in a round (1 on a CPU, 20 on a GPU)")
-    parser.add_argument("--warm-up", type=int, help="steps of each before all rounds (1 on a CPU, 10 on a GPU)")
+    parser.add_argument("--steps", type=int, help="timed steps per round (1 on a CPU, 20 on a GPU)")
+    parser.add_argument("--warm-up", type=int, help="steps before the rounds (1 on a CPU, 10 on a GPU)")
     parser.add_argument(
-        "--brief", action="store_true", help="prepared batches only, and no stages: half of the steps, for long ones"
+        "--brief", action="store_true", help="use only prepared batches and time no stages: half as many steps"
     )
-    parser.add_argument("--budget", type=float, default=24.0, help="minutes after which no round begins (24)")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds that one command may take (900)")
+    parser.add_argument("--budget", type=float, default=24.0, help="minutes after which no new round starts (24)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="time limit of one command, in seconds (900)")
     parser.add_argument(
-        "--clock", choices=("wall", "processor"), default="wall", help="of the tables; processor on a loaded machine"
+        "--clock",
+        choices=("wall", "processor"),
+        default="wall",
+        help="time in the tables; processor time suits a loaded machine",
     )
 
 
@@ -181,7 +184,7 @@ def main(words: list[str] | None = None) -> None:
         for contender in CONTENDERS.values():
             needs = f" (needs {contender.needs})" if contender.needs else ""
             print(f"{contender.name:12} {contender.label}: {contender.description}{needs}")
-        print(f"after the name of one of ours: +{', +'.join(CHANGES)}; of Hugging Face's: +compile")
+        print(f"changes to append to a name: +{', +'.join(CHANGES)} for ours, +compile for Hugging Face's")
         for size, numbers in SIZES.items():
             print(f"size {size:7} {numbers[0]} layers of {numbers[1]}, {numbers[4]} decoder layers")
         return

@@ -44,9 +44,9 @@ def describe(name: str, precision: str) -> dict[str, Any]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipes", nargs="*", default=names_in(RECIPES), help="names (default: all)")
+    parser.add_argument("recipes", nargs="*", default=names_in(RECIPES), help="names of recipes (default: all)")
     parser.add_argument("--precision", nargs="+", default=["fp16", "bf16"], choices=["fp16", "bf16", "fp32"])
-    parser.add_argument("--json", type=Path, help="where to write the numbers too")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     args = parser.parse_args()
     plug_in()
     found = []

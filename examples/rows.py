@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = CommandParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("plan", type=Path, help="declaration of the rows, such as examples/ablations/plan.yaml")
-    parser.add_argument("data", help="folder of `maelm prepare corpus`; several shards with a colon between them")
+    parser.add_argument("data", help="folder of `maelm prepare corpus`, or its shards separated by colons")
     parser.add_argument("output", type=Path, help="folder of the study")
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="names of rows (default: all that differ)")
     parser.add_argument(
@@ -41,16 +41,16 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--tasks", nargs="*", default=[], metavar="NAME=FOLDER",
-        help="tasks: folders of the kinds that the plan declares, or names of tasks that it declares (default: all of "
-        "those)",
+        help="tasks: NAME=FOLDER for a folder of a kind that the plan declares, or NAME of a declared task (default: "
+        "all declared tasks)",
     )  # fmt: skip
     parser.add_argument(
         "--metrics", nargs="*", type=_named, default=[], metavar="NAME=METRIC",
-        help="metrics of tasks other than the first that the plan has for their kind",
+        help="metrics of tasks (default: the first metric that the plan lists for the kind of task)",
     )  # fmt: skip
     parser.add_argument(
         "--set", nargs="+", type=_named, default=[], metavar="NAME=VALUE",
-        help="changes of the plan: a value at its top, one in a table (fine-tuning.lr=1e-4), or an option of "
+        help="changes to the plan: a top-level setting, a setting in a table (fine-tuning.lr=1e-4), or an option of "
         "fairseq-train for all rows (lr=1e-3)",
     )  # fmt: skip
     add_precision(parser)
@@ -105,7 +105,7 @@ def _tasks(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     tasks = {name: args.plan.task(name, folder and Path(folder).resolve()) for name, folder in pairs}
     for name, metric in args.metrics:
         if name not in tasks:
-            raise ValueError(f"--metrics names no task: {name}")
+            raise ValueError(f"--metrics {name}=...: there is no task of this name")
         suitable = tasks[name].get("metrics", "").split()
         if metric not in suitable:
             raise ValueError(f"the metric {metric} does not suit --tasks {name}: choose from {', '.join(suitable)}")

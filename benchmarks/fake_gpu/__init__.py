@@ -28,7 +28,7 @@ def load_guard() -> None:
     """Compile and load a CUDA device that does nothing: torch looks for one while it is imported."""
     found = importlib.util.find_spec("torch")
     if "torch" in sys.modules or found is None or found.origin is None:
-        raise ImportError("import fake_gpu before torch, which has to be installed")
+        raise ImportError("torch must be installed, and imported only after fake_gpu")
     torch = Path(found.origin).parent
     libraries = torch / "lib"
     includes = [f"-I{torch / 'include'}", f"-I{torch / 'include/torch/csrc/api/include'}"]

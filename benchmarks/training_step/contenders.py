@@ -112,7 +112,7 @@ def split_name(name: str) -> tuple[Contender, list[str]]:
     possible = [] if plain == "adapt" else possible
     for change in changes:
         if change not in possible:
-            raise ValueError(f"{plain} cannot be changed by +{change}: {', '.join(possible) or 'nothing'} goes with it")
+            raise ValueError(f"{plain} does not support +{change}, only {', '.join(possible) or 'its plain form'}")
     return CONTENDERS[plain], changes
 
 

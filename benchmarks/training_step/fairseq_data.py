@@ -44,7 +44,7 @@ class Batches:
 
     def __init__(self, iterator: Any, dataset: Any, settings: Settings) -> None:
         if not hasattr(iterator, "_frozen_batches"):
-            raise ValueError("this fairseq's epoch iterator keeps its batches elsewhere: the benchmark cannot set them")
+            raise ValueError("this fairseq's epoch iterator has no _frozen_batches: the benchmark cannot set batches")
         self._iterator = iterator
         # As a list they stay the same in later epochs; fairseq's own function would make others.
         iterator.batch_sampler = full_batches(dataset, settings)

@@ -136,7 +136,7 @@ class BatchShape:
     def __post_init__(self) -> None:
         if not 0 < self.visible <= self.length or not 0 <= self.predicted <= self.length:
             raise ValueError(
-                f"of {self.length} tokens the encoder cannot see {self.visible} and {self.predicted} be predicted"
+                f"impossible numbers of tokens: {self.visible} visible and {self.predicted} predicted of {self.length}"
             )
 
     @classmethod
@@ -272,5 +272,5 @@ def utilization(flops: float, seconds: float, peak: float) -> float:
         ValueError: if the time or the peak is not positive.
     """
     if seconds <= 0.0 or peak <= 0.0:
-        raise ValueError(f"time and peak must be positive and are {seconds} s and {peak} FLOP/s")
+        raise ValueError(f"time and peak must be positive, not {seconds} s and {peak} FLOP/s")
     return flops / seconds / peak

@@ -37,7 +37,7 @@ def ratio(times: Sequence[float], reference: Sequence[float]) -> Spread:
         ValueError: if there are no pairs.
     """
     if not times or len(times) != len(reference):
-        raise ValueError(f"{len(times)} and {len(reference)} times make no pairs")
+        raise ValueError(f"{len(times)} times cannot be paired with {len(reference)} reference times")
     return spread(theirs / ours for ours, theirs in zip(times, reference))
 
 

@@ -91,7 +91,7 @@ class Worker:
 
     def _ended(self) -> str:
         status = self.process.wait()
-        reason = f"ended by signal {-status}, as when memory is short" if status < 0 else f"exit status {status}"
+        reason = f"ended by signal {-status}, perhaps for lack of memory" if status < 0 else f"exit status {status}"
         lines = [line for line in self.log_text().splitlines() if line.strip()]
         return f"the process stopped ({reason})" + (f": {lines[-1][:300]}" if lines else "")
 

@@ -43,7 +43,7 @@ def run_steps(session: Session, count: int, untimed: int, loaded: bool) -> dict[
     updated = [session.step(fetch()) for _ in range(count)]
     seconds = clock.read()
     if not all(updated):
-        raise ValueError("the loss scale overflowed in a timed step: take more --warm-up steps")
+        raise ValueError("the loss scale overflowed in a timed step: raise --warm-up")
     return {name: value / count for name, value in seconds.items()}
 
 

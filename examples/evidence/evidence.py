@@ -51,12 +51,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--records", type=Path, metavar="FOLDER",
-        help="folder for a small file with the results of each pretraining; what is in it is not done again (default: "
-        "records in the output)",
+        help="folder with a small result file for each pretraining; results in it are not computed again (default: "
+        "records in the output folder)",
     )  # fmt: skip
     parser.add_argument(
         "--text", action="append", type=_named, default=[], metavar="NAME=PATH",
-        help="text that the plan names: a file, or a folder of .txt files; once for each, for the stage prepare",
+        help="text that the plan names: a file, or a folder of .txt files; the stage prepare needs each of them",
     )  # fmt: skip
     parser.add_argument(
         "--files", default=Path(), type=existing_path, metavar="FOLDER",
@@ -136,7 +136,7 @@ class Study:
         known = self.records.study()
         if name not in known:
             path = self.records.folder / "study.json"
-            raise NotKnownYetError(f"{path} does not say {name}: run the stage {stage} first")
+            raise NotKnownYetError(f"{path} lacks {name}: run the stage {stage} first")
         return known[name]
 
     @property
@@ -175,7 +175,7 @@ class Study:
         for name, words in self.plan.content["words"].items():
             found = take_words(self.texts[name], words, self.output / "text" / f"{name}.txt")
             if found < 0.98 * words:
-                raise ValueError(f"{self.texts[name]} has {found:,} words, and the plan takes {words:,}")
+                raise ValueError(f"{self.texts[name]} has {found:,} words, but the plan needs {words:,}")
         write_json(self.output / "words.json", self.plan.content["words"])
 
     def choose(self) -> None:
@@ -298,7 +298,7 @@ class Study:
         run = places["of"]
         passes = self._tokens(run) / self.about("tokens", "prepare")
         if passes > self.plan.content["most-passes"]:
-            raise ValueError(f"{run.name} would read the text {passes:.1f} times: give more text, or a larger model")
+            raise ValueError(f"{run.name} would read the text {passes:.1f} times: give more text or a larger model")
         save_dir = self.output / ("timing" if "round" in places else f"runs/{run.name}")
         return self.plan.command(run, self.vocabulary, self.machine, self.data, save_dir)
 

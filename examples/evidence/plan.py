@@ -80,13 +80,15 @@ class Plan:
         for name, budget in self.budgets.items():
             unknown = [row for row in budget.get("rows", []) if row not in known]
             if unknown or budget["shape"] not in self.content["shapes"]:
-                raise ValueError(f"{path}: budget {name} names {', '.join(unknown) or budget['shape']}, not declared")
+                raise ValueError(
+                    f"{path}: budget {name} names {', '.join(unknown) or budget['shape']}, which is not declared"
+                )
         parts = {str(name): parts for name, parts in self.content.get("intermediate", {}).items()}
         self.content["intermediate"], self.validations = parts, int(self.content["validations"])
         if any(self.validations % number for number in parts.values()):
             raise ValueError(f"{path}: intermediate must divide {self.validations}, the number of validations")
         if self.trial_budget not in self.budgets:
-            raise ValueError(f"{path}: choices are made at {self.trial_budget}, which is not a budget")
+            raise ValueError(f"{path}: the budget of choices, {self.trial_budget}, is not declared")
 
     def method_of(self, row: str) -> str:
         """Return the method that a row belongs to; its choices are the row's too."""

@@ -189,12 +189,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_output(parser, "new folder for the splits")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, metavar="TASK", help="tasks (default: all in GLUE)")
     parser.add_argument(
-        "--examples-per-label", type=number(int, 1), default=EXAMPLES_PER_LABEL, metavar="K", help="size of a split"
+        "--examples-per-label",
+        type=number(int, 1),
+        default=EXAMPLES_PER_LABEL,
+        metavar="K",
+        help="examples of each label",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), metavar="SEED", help="seeds of the splits")
     parser.add_argument(
         "--require-checksums", action="store_true",
-        help="stop when a split differs from the authors', instead of saying so",
+        help="fail if a split differs from the authors', instead of only warning",
     )  # fmt: skip
     args = parser.parse_args(arguments)
     tasks = args.tasks or [task for task in TASKS if (args.glue / task / "train.tsv").exists()]
@@ -209,10 +213,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ValueError(f"these differ from the splits of Gao et al.: {', '.join(differing)}")
         write_json(folder / "manifest.json", {"examples_per_label": args.examples_per_label, "files": facts})
     for task in sorted({name.split("/")[0] for name in differing}):
-        logger.warning("the files of %s differ from those of Gao et al.: theirs were another edition of GLUE", task)
+        logger.warning("the files of %s differ from those of Gao et al., who had another edition of GLUE", task)
     known = sum(fact["equals_gao_et_al"] is not None for fact in facts.values())
     print(
-        f"{len(facts)} files in {args.output}; {known - len(differing)} of the {known} whose sums are known equal "
+        f"{len(facts)} files in {args.output}; of the {known} with known checksums, {known - len(differing)} equal "
         "those of Gao et al."
     )
 

@@ -246,13 +246,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "texts", nargs="*", type=Path, metavar="TEXT",
         help="files with one paragraph per line and a blank line between documents (.txt, .jsonl, also .gz, .xz); "
-        "without any, the docstrings of this Python installation",
+        "default: the docstrings of this Python installation",
     )  # fmt: skip
     default = 4900 if PRECISION == "bf16" else 3500
     parser.add_argument("--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="output folder")
-    parser.add_argument("--updates", type=number(int, 1), default=default, metavar="N", help="updates of pretraining")
-    parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=200, metavar="N", help="updates of each")
-    parser.add_argument("--seeds", type=number(int, 1), default=2, metavar="N", help="fine-tunings from each start")
+    parser.add_argument("--updates", type=number(int, 1), default=default, metavar="N", help="pretraining updates")
+    parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=200, metavar="N", help="updates per run")
+    parser.add_argument("--seeds", type=number(int, 1), default=2, metavar="N", help="fine-tunings per start")
     return parser.parse_args(arguments)
 
 

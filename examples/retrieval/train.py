@@ -37,11 +37,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("encoder", metavar="ENCODER", help="folder of `maelm export`, or of this script")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="new folder for the model")
     parser.add_argument("--split", default="test", metavar="NAME", help="split to measure: qrels/NAME.tsv (test)")
-    parser.add_argument("--epochs", type=int, default=5, metavar="N", help="passes over the training pairs (5); or 0")
+    parser.add_argument("--epochs", type=int, default=5, metavar="N", help="training epochs (5); 0 only measures")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="pairs per update (32)")
     parser.add_argument("--lr", type=float, default=5e-5, metavar="X", help="peak learning rate (5e-5)")
-    parser.add_argument("--max-length", type=int, default=256, metavar="N", help="maximum tokens of a text (256)")
-    parser.add_argument("--hard-negatives", type=int, default=0, metavar="N", help="per pair, mined with ENCODER (0)")
+    parser.add_argument("--max-length", type=int, default=256, metavar="N", help="maximum tokens per text (256)")
+    parser.add_argument("--hard-negatives", type=int, default=0, metavar="N", help="number per pair, from ENCODER (0)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed of data order and dropout (1)")
     return parser
 

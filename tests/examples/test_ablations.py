@@ -260,7 +260,7 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
         (["--tasks", "A=no/such/folder"], "there is no train.npz or label/dict.txt or input0/train.idx"),
         (["--tasks", "folder"], "not NAME=VALUE"),
         (["--tasks", "A=x", "A=y"], "same name"),
-        (["--metrics", "A=mcc"], "names no task: A"),
+        (["--metrics", "A=mcc"], "A=...: there is no task of this name"),
         (["--seeds", "0"], "must be at least 1, not 0"),
         (["--set", "fine-tuning"], "not NAME=VALUE"),
         (["--set", "nothing.lr=1"], "there is no such setting"),
