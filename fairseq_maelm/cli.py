@@ -86,7 +86,7 @@ def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     ]
     parser = CommandParser(
         prog="maelm",
-        description="Pretrain, adapt and use text encoders without <mask> in the encoder (MAE-LM), by fairseq.",
+        description="Pretrain, adapt and use text encoders that never see <mask> (MAE-LM), with fairseq.",
         epilog="\n\n".join([*listed, _EXAMPLES]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

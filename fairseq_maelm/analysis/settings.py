@@ -49,7 +49,7 @@ class AnalysisSettings:
         group=_MEASURED,
     )  # fmt: skip
     skip_special_tokens: bool = option(
-        False, help="ignore the states of special symbols, which the model still sees", group=_MEASURED
+        False, help="leave out the states of special symbols (the model still sees these symbols)", group=_MEASURED
     )
     tokens: int = option(
         5_000_000, help="number of tokens to analyze, rounded up to whole blocks", minimum=1, group=_RUN

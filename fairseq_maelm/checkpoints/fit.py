@@ -185,7 +185,8 @@ def _begin_prediction(model: Any, state_dict: dict[str, Tensor], lacking: list[s
     state_dict.update({key: copies.get(key, own[key]) for key in begun})
     copied, parameters = (sum(own[key].numel() for key in keys) for keys in (copies, begun))
     logger.info(
-        "the checkpoint has no %s: the model gets a new one, with %s of %s parameters from the encoder's last layers",
+        "the checkpoint has no %s: this part of the model is new, with %s of its %s parameters copied from the "
+        "encoder's last layers",
         " and no ".join(lacking),
         f"{copied:,}",
         f"{parameters:,}",

@@ -37,6 +37,6 @@ def find_checkpoint(path: Path) -> Path:
     if str(path) in shipped:
         return shipped[str(path)]
     names = f": give a file, a folder, or one of {', '.join(shipped)}" if shipped else ""
-    hub = f"; a model of the Hugging Face Hub is first imported, by `maelm import {path} --download --output FOLDER`"
+    hub = f"; a model of the Hugging Face Hub must first be imported: `maelm import {path} --download --output FOLDER`"
     is_hub_name = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path)) and path.suffix != ".pt"
     raise FileNotFoundError(f"there is no checkpoint {path}{names}{hub if is_hub_name else ''}")

@@ -251,7 +251,7 @@ def check_weights(weights: dict[str, Any], path: Path) -> None:
         held[storage.data_ptr()] = storage.nbytes()
         named += size
     if named > _MOST_NAMES * sum(held.values()):
-        raise CheckpointError(f"{path} holds weights that share their numbers under too many names")
+        raise CheckpointError(f"{path} holds too many names that share the same weights")
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(f"{path} holds {name} with numbers that are not finite: its training has diverged")

@@ -13,8 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm answer``."""
     parser.description = (
         "Answers questions about a text of any length. For each question it writes the answer as it is in the text, "
-        "the offset of its first character and of the character after its last (in characters, from 0), and its "
-        "probability among the best answers and no answer."
+        "its character offsets [begin, end) from 0, and its probability, normalized over the best answers and "
+        "'no answer'."
     )
     parser.add_argument("text", type=existing_path, metavar="TEXT", help="file of UTF-8 text")
     parser.add_argument("questions", nargs="+", metavar="QUESTION", help="question about the text")

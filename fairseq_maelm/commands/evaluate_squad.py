@@ -96,13 +96,13 @@ def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions:
     empty = sum(not text for text in predictions.values())
     if empty and given is None:
         raise ValueError(
-            f"{args.predictions} leaves {empty} questions unanswered, so no threshold can be found: omit --null-odds, "
-            f"or predict again with `maelm predict --threshold inf` for the logits of {file}"
+            f"{args.predictions} leaves {empty} questions unanswered, so no threshold can be found for the logits in "
+            f"{file}: omit --null-odds, or predict again with `maelm predict --threshold inf`"
         )
     if empty:
-        logger.warning("%s has %d empty texts: best_exact and best_f1 cannot fill them", args.predictions, empty)
+        logger.warning("%s leaves %d questions unanswered, also for best_exact and best_f1", args.predictions, empty)
     threshold = LOGIT_THRESHOLD if given is None else float(given)
-    logger.info("%s has logits; questions whose logit exceeds %g get no answer", file, threshold)
+    logger.info("%s has logits; questions with logits above %g count as unanswered", file, threshold)
     return threshold
 
 

@@ -11,8 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm export``."""
     parser.description = (
         "Converts a checkpoint to a folder for Hugging Face transformers (configuration, weights, tokenizer, model "
-        "card), or to a smaller fairseq checkpoint. The result is compared with the checkpoint before the folder gets "
-        "its name; a model that the format cannot represent exactly is refused."
+        "card), or to a smaller fairseq checkpoint. The folder appears only after its model was compared with "
+        "the checkpoint; a model that the format cannot represent exactly is refused."
     )
     add_checkpoint(parser)
     add_vocabulary(parser)

@@ -11,7 +11,7 @@ from fairseq_maelm.options import add_checkpoint, add_device, add_json, add_voca
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm fill``."""
     parser.description = (
-        "Predicts the tokens at every <mask> of the texts, with their probabilities among the whole vocabulary."
+        "Predicts the tokens at every <mask> of the texts, with their probabilities over the whole vocabulary."
     )
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="text with at least one <mask>")
     add_checkpoint(parser, "pretrained checkpoint")

@@ -12,8 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Converts an encoder or masked language model to a checkpoint: Hugging Face folders with the architecture of "
         "BERT, RoBERTa, MPNet or ModernBERT, and checkpoints of fairseq's RoBERTa. The result is a folder like that of "
-        "`maelm export --complete`, compared with the source before it appears; a model that cannot be converted "
-        "exactly is refused."
+        "`maelm export --complete`. It appears only after its model was compared with the source; a model that cannot "
+        "be converted exactly is refused."
     )
     parser.add_argument(
         "source",

@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--split", default="valid", help="split of a prepared folder")
     parser.add_argument(
-        "--report", action="store_true", help="write precision, recall and F1 of each label, and which are confused"
+        "--report",
+        action="store_true",
+        help="write precision, recall and F1 of each label, and a confusion matrix of few labels",
     )
     add_batch_size(parser)
     add_device(parser)
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     name = next((name for name, kind in kinds().items() if task in kind.tasks), None)
     if name is None:
         known = ", ".join(task for kind in kinds().values() for task in kind.tasks)
-        raise ValueError(f"{args.checkpoint} is a checkpoint of the task {task}: give one of {known}")
+        raise ValueError(f"{args.checkpoint} is a checkpoint of the task {task}: give a checkpoint of {known}")
     if args.prompt is None and task == "maelm":
         raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
     _refuse_options_of_other_kinds(args, name, task)
@@ -114,5 +116,6 @@ def _refuse_options_of_other_kinds(args: argparse.Namespace, name: str, task: st
                     each for own, kind in kinds().items() if other in (own, *kind.accepts) for each in kind.tasks
                 )
                 raise UsageError(
-                    f"{action.option_strings[0]} is for checkpoints of {tasks}, and {args.checkpoint} is one of {task}"
+                    f"{action.option_strings[0]} is for checkpoints of {tasks}, but {args.checkpoint} is of {task}: "
+                    "omit it"
                 )

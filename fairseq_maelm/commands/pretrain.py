@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "maelm pretrain DATA --output FOLDER (--recipe NAME | --checkpoint PATH) [options] [-- FAIRSEQ OPTIONS]"
     )
     parser.description = (
-        "Pretrains with fairseq-train by a recipe, whose batch size holds for any number of GPUs. The same command "
-        "resumes. Options after -- are passed to fairseq-train and override the recipe. By default all GPUs of the "
-        "machine are used; under torchrun or SLURM, --gpus counts the GPUs of all machines."
+        "Pretrains with fairseq-train by a recipe, whose batch size is kept for any number of GPUs. The same command "
+        "resumes an interrupted run. Options after -- are passed to fairseq-train and override the recipe. By default "
+        "all GPUs of the machine are used; under torchrun or SLURM, --gpus counts the GPUs of all machines."
     )
     parser.add_argument(
         "data", metavar="DATA", help="folder written by `maelm prepare corpus`, or its shards separated by colons"
@@ -70,11 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser, "encoder or pretrained model to continue from", required=False)
     parser.add_argument(
         "--objective", choices=_OBJECTIVES, default=_OBJECTIVES[0],
-        help="with --checkpoint: MAE-LM; or BERT's MLM (80/10/10), only for encoders without a decoder",
+        help="with --checkpoint: MAE-LM or, only for encoders without a decoder, BERT's MLM (80/10/10)",
     )  # fmt: skip
     parser.add_argument(
         "--general-data", metavar="DATA",
-        help="with --checkpoint: general text in the same vocabulary, mixed in and watched to limit forgetting",
+        help="with --checkpoint: general text in the same vocabulary, to mix in; training stops if the loss on its "
+        "valid split rises too far",
     )  # fmt: skip
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
@@ -166,8 +167,8 @@ def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNK
     step = max(1, machine.gpus) * share
     if batch % step:
         raise ValueError(
-            f"{max(1, machine.gpus)} GPUs with {share} sequences each take {step} sequences at a time, and a batch of "
-            f"{batch} is not a multiple of that: change --gpus, or --set sequences-per-gpu=..."
+            f"the batch of {batch} sequences is not a multiple of {step} ({max(1, machine.gpus)} GPUs with {share} "
+            "sequences each): change --gpus, or --set sequences-per-gpu=..."
         )
     own = {
         "tokens-per-sample": length,

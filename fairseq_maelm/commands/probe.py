@@ -13,10 +13,10 @@ AFTER_INTERRUPT = "the same command resumes after the last finished task"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm probe``."""
     parser.description = (
-        "Measures the frozen states of encoders in each layer, for the mean and the first token, with and without "
-        "whitening: similarity of sentences and words without training, nearest neighbors and linear probes, effective "
-        "rank, repeated words. Writes JSON and a table. An interrupted run resumes after the last finished "
-        "task, and the same command can add models and tasks later."
+        "Evaluates the frozen states of encoders in each layer, as the mean over tokens and as the first token's, with "
+        "and without whitening: similarity of sentences and words without training, nearest neighbors, linear probes, "
+        "effective rank and repeated words. Writes JSON and a table. An interrupted run resumes after the last "
+        "finished task, and the same command can add models and tasks later."
     )
     add_models(parser, ProbeSettings, required=False)
     parser.add_argument(

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--checkpoint", required=True, action="append", type=named, metavar="NAME=PATH",
-        help="model to fine-tune: a name, and a checkpoint file or run directory; repeat for more. NAME=random takes "
-        "random weights in the first checkpoint's size, NAME=random:OTHER in that of the checkpoint named OTHER",
+        help="model to fine-tune: a name, and a checkpoint file or run directory; repeat for more. NAME=random: random "
+        "weights with the sizes of the first checkpoint; NAME=random:OTHER: with those of the checkpoint named OTHER",
     )  # fmt: skip
     add_output(parser, "folder of the sweep")
     parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="runs per setting")

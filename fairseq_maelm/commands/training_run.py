@@ -132,7 +132,7 @@ def _refuse_other_settings(folder: Path, configuration: Any) -> None:
     if not {"optimization", "dataset"} <= before.keys():
         raise ValueError(
             f"{folder} holds a checkpoint whose settings cannot be compared, such as one of an old fairseq: name "
-            "another --output, or give --replace to rename this one"
+            "another --output, or give --replace to rename this folder"
         )
     now: Any = OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)
     found = different_settings(before, now)
@@ -140,7 +140,7 @@ def _refuse_other_settings(folder: Path, configuration: Any) -> None:
         more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise ValueError(
             f"{folder} holds a run with other settings ({', '.join([*found[:_SHOWN], *more])}): give its settings to "
-            "resume it, name another --output, or give --replace to rename this one"
+            "resume it, name another --output, or give --replace to rename this folder"
         )
 
 

@@ -42,7 +42,7 @@ class PrepareSettings:
     valid_fraction: float | None = option(
         None, help=f"fraction of documents to hold out (default: {_DEFAULT_FRACTION})", group=_VALID
     )
-    valid_documents: int | None = option(None, help="number of documents that are held out", minimum=1, group=_VALID)
+    valid_documents: int | None = option(None, help="number of documents to hold out", minimum=1, group=_VALID)
     valid: tuple[Path, ...] = option(
         (), help="validation files or folders", metavar="INPUT", type=existing_path, group=_VALID
     )
@@ -54,7 +54,7 @@ class PrepareSettings:
         group=_VOCABULARY,
     )
     vocabulary_size: int | None = option(
-        None, help="number of pieces, instead of the preset's", minimum=4, group=_VOCABULARY
+        None, help="number of pieces (default: the preset's)", minimum=4, group=_VOCABULARY
     )
     character_coverage: float | None = option(
         None,
@@ -64,7 +64,7 @@ class PrepareSettings:
         group=_VOCABULARY,
     )
     sample_megabytes: float | None = option(
-        None, help="size of the text that the vocabulary is trained on (default: 100)", minimum=0.001, group=_VOCABULARY
+        None, help="size of the text sample to train the vocabulary on (default: 100)", minimum=0.001, group=_VOCABULARY
     )
     sentencepiece_model: Path | None = option(
         None,

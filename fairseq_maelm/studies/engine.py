@@ -200,7 +200,9 @@ class _Queue:
         possible = all(any(is_finished(each.marker) for each in group) for group in job.after)
         if not possible or not self._is_due(job):
             del self.waiting[job]
-            self.progress.ended(job.cost, f"{job.name}: NOT RUN, it needs what failed" if not possible else "")
+            self.progress.ended(
+                job.cost, f"{job.name}: NOT RUN, since a job that it needs failed" if not possible else ""
+            )
             return
         job.marker.parent.mkdir(parents=True, exist_ok=True)
         started = self.launcher.start(job, self.free[0])

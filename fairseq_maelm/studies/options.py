@@ -33,15 +33,15 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--gpus", nargs="+", type=_gpus, default=[], metavar="LIST",
-        help="GPUs of parallel programs: '0 1' runs two programs, '0 0 0' three on one GPU, and '0,1 2,3' two programs "
-        "with two GPUs each, if they can use them",
+        help="GPUs of each parallel program: '0 1' runs two programs, '0 0 0' three on one GPU, and '0,1 2,3' two "
+        "programs with two GPUs each, where a program can use several",
     )  # fmt: skip
     group.add_argument(
         "--slurm", nargs="*", metavar="NAME=VALUE",
         help="submit to SLURM with submitit's parameters, such as: partition=gpu gpus_per_node=1 timeout_min=120",
     )  # fmt: skip
     group.add_argument("--retry-failed", action="store_true", help="rerun programs that failed or diverged")
-    add_dry_run(group, "write the commands")
+    add_dry_run(group, "print the commands")
 
 
 class Runner(NamedTuple):
@@ -82,7 +82,7 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1) -> Runner:
         raise UsageError("--gpus already sets the number of parallel runs: give neither --jobs nor --slurm with it")
     numbers = {len(slot.split(",")) for slot in args.gpus} or {0}
     if len(numbers) > 1:
-        raise UsageError("--gpus: give each program the same number of GPUs, which decides the order of the data")
+        raise UsageError("--gpus: give each program the same number of GPUs, since the order of the data depends on it")
     gpus, slots, launcher = numbers.pop(), args.gpus or [""] * (args.jobs or 1), None
     if args.slurm is not None:
         parameters = parse_parameters(args.slurm)

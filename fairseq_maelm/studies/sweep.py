@@ -77,11 +77,11 @@ def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[A
     for name, wanted in choices.items():
         for task, search in searches.items():
             if name not in search:
-                raise ValueError(f"--only {name}: {task} does not search it, only {', '.join(search)}")
+                raise ValueError(f"--only {name}: the recipe of {task} searches only {', '.join(search)}")
             kept = tuple(value for value in search[name] if value in wanted)
             if not kept:
                 values = ", ".join(map(spelled, search[name]))
-                raise ValueError(f"--only {name}: {task} has none of these values, only {values}")
+                raise ValueError(f"--only {name}: the recipe of {task} has none of these values, only {values}")
             search[name] = kept
         found = {value for search in searches.values() for value in search[name]}
         if unknown := [spelled(value) for value in wanted if value not in found]:

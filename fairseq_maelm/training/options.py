@@ -42,7 +42,7 @@ def add_machine_arguments(parser: Any, gpus: str = "those of the machine") -> No
         "--gpus", type=number(int, 0), metavar="N", help=f"number of GPUs, 0 for the CPU (default: {gpus})"
     )
     add_precision(parser)
-    add_dry_run(parser, "write the command")
+    add_dry_run(parser, "print the command")
 
 
 def add_precision(parser: Any) -> None:

@@ -43,7 +43,7 @@ def test_a_used_folder_is_continued_refused_or_renamed(
     assert "holds a run with other settings (mask-prob-end 0.1 (now None))" in refused
     refused = pretrain(toy_data, folder, lr=2e-3, check=False).splitlines()[-1]
     assert refused.startswith(f"maelm pretrain: error: {folder} holds a run with other settings (lr 0.001 (now 0.002))")
-    assert "or give --replace to rename this one" in refused and contents(folder) == before
+    assert "or give --replace to rename this folder" in refused and contents(folder) == before
     # Its limit may change.
     pretrain(toy_data, folder, updates=5)
     assert results(folder / LAST)["updates"] == 5

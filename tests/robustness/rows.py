@@ -47,7 +47,7 @@ pretrain {data}:{bad/data-no-text} --output {new} --recipe tiny | there is no tr
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
 pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
 pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update must be a whole number of at least 1
-pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | is not a multiple of that
+pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | sequences is not a multiple of
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds
 import {sentences} --output {new} | there is no config.json in \S*sentences

@@ -30,7 +30,10 @@ def test_finished_runs_are_skipped_and_a_failure_keeps_back_only_what_needs_it(t
     assert read_json(bad.marker) == {"failed": "exit status 1: the reason"}
     assert not kept_back.marker.exists()
     said = capsys.readouterr().err
-    assert "bad: FAILED, exit status 1: the reason" in said and "kept_back: NOT RUN, it needs what failed" in said
+    assert (
+        "bad: FAILED, exit status 1: the reason" in said
+        and "kept_back: NOT RUN, since a job that it needs failed" in said
+    )
     assert "3 of 5 runs done earlier" in said
     # After the cause is fixed, only the failed job and what needs it are run.
     fixed = program(tmp_path, "bad", counting(tmp_path))

@@ -31,7 +31,7 @@ def test_a_part_of_the_grid() -> None:
     assert chosen["RTE"] == {**SEARCH, "lr": (2e-5,)} and chosen["QNLI"]["lr"] == (2e-5,)
     assert choose(recipes[1:], True, {})["QNLI"]["lr"] == (7e-6,)
     for choice, message in (
-        ({"rate": (1,)}, "RTE does not search it, only lr, batch-size"),
+        ({"rate": (1,)}, "the recipe of RTE searches only lr, batch-size"),
         ({"lr": (1e-4,)}, "RTE has none of these values, only 2e-05, 5e-05"),
         ({"lr": (2e-5, 1e-4)}, "no recipe has the value 0.0001"),
     ):

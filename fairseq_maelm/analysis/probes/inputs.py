@@ -102,7 +102,9 @@ def _read_task(folder: Path, settings: ProbeSettings) -> Task:
     if not (folder / "label" / "dict.txt").is_file():
         columns = _texts(folder, "valid")
         if len(columns) != 2:
-            raise ValueError(f"{folder} scores single texts: give a folder that scores pairs or has classes")
+            raise ValueError(
+                f"{folder} has scores of single texts: give a folder with scores of pairs, or with classes"
+            )
         scores = np.loadtxt(folder / "label" / "valid.label", ndmin=1)
         return Similarity(folder.name, files, {"valid": Pairs(columns[0], columns[1], scores)}, together=True)
     train, test = (_labels(folder, split) for split in ("train", "valid"))

@@ -240,7 +240,12 @@ class RepeatedWords(Task):
         if repeated is None or replaced is None or not (both := repeated[2] & replaced[2]).any():
             return []
         if not both.all():
-            logger.info("%s: %d of %d repeated words are in one sequence", frozen.name, both.sum(), len(both))
+            logger.info(
+                "%s: %d of %d repetitions fit into one sequence; others are left out",
+                frozen.name,
+                both.sum(),
+                len(both),
+            )
         (with_it, bits, _), (without, more_bits, _) = repeated, replaced
         return [
             _row(self.name, "matched", float(with_it[both].mean())),

@@ -91,7 +91,7 @@ def test_a_threshold_that_is_given_is_taken_with_a_warning(files: Path, capsys: 
     cli.main(words(files, "predictions", "null_odds", "--threshold", "0"))
     output = capsys.readouterr()
     assert output.out.split()[:2] == ["exact", "100.0"]
-    assert "predictions.json has 2 empty texts: best_exact and best_f1 cannot fill them" in output.err
+    assert "predictions.json leaves 2 questions unanswered, also for best_exact and best_f1" in output.err
 
 
 def test_metrics_are_lines_in_a_new_file(files: Path) -> None:
