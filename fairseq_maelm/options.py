@@ -1,4 +1,4 @@
-"""The parser of all commands, options that several commands share, and options made from settings classes."""
+"""The parser class of all commands; options that several commands share; options made from settings classes."""
 
 import argparse
 import dataclasses

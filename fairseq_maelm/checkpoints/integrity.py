@@ -41,7 +41,8 @@ def find_damage(path: Path) -> str | None:
 def find_danger(path: Path) -> str | None:
     """Describe why a file is incomplete, or unsafe even with ``weights_only=True``; return None for a safe file.
 
-    Reads only the lists of records and the pickles. Loading a safe file takes memory in proportion to its size.
+    Reads only the list of records and the pickles, not the tensors. A safe file cannot fill the memory: loading it
+    takes memory in proportion to its size.
     """
     if not path.exists():
         return "does not exist"

@@ -66,7 +66,7 @@ def continue_from(
 
 
 def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
-    """Return the options for predicting masked tokens; None means that the checkpoint determines the option."""
+    """Return the options for predicting masked tokens; an option with the value None is left to the checkpoint."""
     if not checkpoint.has_decoder:
         return _MLM if objective == "mlm" else {}
     if objective == "mlm":

@@ -59,7 +59,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class ColumnsWithId(Columns):
-    """Columns of texts and labels, and of an id to copy."""
+    """Columns of texts and labels, and a column of ids, which are copied to the output."""
 
     id: str | None = option(None, help="column of an id to copy to the output", metavar="COLUMN", group=_COLUMNS)
 

@@ -85,8 +85,9 @@ class SourceFiles:
     def _positions(self, ours: Tensor) -> Tensor:
         """Return the source's position table, updated from our rows <float>[positions, D].
 
-        Our rows include the embedding of token type 0, which is subtracted. Rows before the first position are unused
-        and stay unchanged, as do values that training has not changed: subtraction does not exactly undo addition.
+        Our rows include the embedding of token type 0, which is subtracted. Because subtraction does not exactly undo
+        addition, values that training has not changed are taken from the source. Rows before the first position are
+        unused and stay as they were.
         """
         table, types = self.weights[_POSITIONS].clone(), self.token_types
         theirs, added = table[len(table) - len(ours) :], torch.zeros(()) if types is None else types[0]

@@ -117,7 +117,7 @@ class MaelmEncoder(FairseqEncoder):
         return None if padded is None and inside.device.type == "cpu" and bool(inside.all()) else inside.sum(dim=1)
 
     def _bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias | None:
-        """Return the attention bias that all layers share; ``states`` determine the dtype of rotations."""
+        """Return the attention bias and rotations that all layers share; ``states`` determine the rotations' dtype."""
         if self.relative_attention_bias is not None:
             return self.relative_attention_bias.between(positions, lengths)
         config, turns = self.layer_config, None

@@ -27,7 +27,7 @@ def has_fused_kernel(device_type: str) -> bool:
 
 
 class AdamW(torch.optim.Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), with the results of ``fairseq.optim.adam.Adam``.
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), equal to ``fairseq.optim.adam.Adam``.
 
     The state of a parameter has the form of fairseq's class: ``step`` <int>, ``exp_avg`` and ``exp_avg_sq`` <float32>
     of the parameter's shape. Updates of half-precision parameters are computed in single precision.

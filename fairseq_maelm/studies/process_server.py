@@ -112,7 +112,10 @@ def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -
 
 
 def _end_with_parent() -> None:
-    """Start a thread that kills the run when its caller ends. On Linux, also kill the run when the server ends."""
+    """Kill this run's process group when the program that started it ends.
+
+    On Linux, this process is also killed when the fork server ends.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     parent = multiprocessing.parent_process()

@@ -88,7 +88,7 @@ def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
 
 
 def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
-    """Return text lines as lines of ``word/LABEL`` pairs; empty lines are kept."""
+    """Tag the lines of a text; return lines of ``word/LABEL`` pairs, with empty lines kept."""
     sentences = [words_of(line) for _, line in numbered_lines(args.input)]
     filled = [words for words in sentences if words]
     if not filled:

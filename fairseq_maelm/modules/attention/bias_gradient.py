@@ -19,7 +19,9 @@ def spread(of_distance: Tensor, index: Tensor) -> Tensor:
 
 
 def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Sum <float>[B, H, S, S] over pairs with the same column <int64>[B, S, S]: <dtype>[H, width].
+    """Sum a gradient <float>[B, H, S, S] over all pairs with an equal distance; return <dtype>[H, width].
+
+    ``index`` <int64>[B, S, S] has each pair's column of the result.
 
     On a CPU the sum is computed in double precision and is deterministic.
     """
@@ -33,10 +35,10 @@ def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch
 
 
 class Attach(torch.autograd.Function):
-    """Adds the gradient to a dense bias [B, H, S, S] that was computed from ``of_distance`` without autograd.
+    """Makes a dense bias [B, H, S, S], computed without autograd, differentiable with respect to ``of_distance``.
 
-    It does not use ``save_for_backward``: activation checkpointing requires a recomputed layer to save as many tensors
-    as in the forward pass. The first layer would save more in the forward pass, as it computes the bias only there.
+    It does not use ``save_for_backward``: activation checkpointing requires a layer to save the same number of tensors
+    when it is recomputed, and the first layer would save fewer, because it then finds the bias already computed.
     """
 
     @staticmethod

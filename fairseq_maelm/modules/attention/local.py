@@ -132,9 +132,9 @@ def _once(bias: AttentionBias, name: tuple[str, int], make: Callable[[], Attenti
 
 
 def _positions(bias: AttentionBias, sequences: int) -> Tensor:
-    """Return the positions, where padding gets the position of the last token.
+    """Return the positions, with padding at the position of the sequence's last token.
 
-    Every query then has at least one visible key, or no token in its three blocks of keys.
+    Otherwise the window could hide every token from a padding query, and its softmax would be NaN.
     """
     assert bias.positions is not None, "local attention needs positions"
     if bias.lengths is None:
