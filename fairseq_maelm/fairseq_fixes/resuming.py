@@ -126,8 +126,8 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
     limit = _limit_reached(trainer, epoch_itr, updates)
     if limit:
         logger.info(
-            "this run is complete after %d updates (%s), so nothing is changed: to continue it, raise that option of "
-            "fairseq-train; for another run, name another folder",
+            "this run is complete after %d updates (%s), so nothing is changed: to continue it, raise this option of "
+            "fairseq-train; for a new run, name another folder",
             *(updates, limit),
         )
         _restore_last(trainer, start)
@@ -137,7 +137,7 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
         _refuse(
             f"the checkpoint of {updates} updates in {trainer.cfg.checkpoint.save_dir} has no optimizer state, so "
             "training cannot continue from it: start again in another --save-dir, or pass --reset-optimizer to "
-            "restart the updates and the schedule with its weights"
+            "keep its weights and restart at update 0 with a new schedule"
         )
 
 

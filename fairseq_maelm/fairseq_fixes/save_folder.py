@@ -182,7 +182,7 @@ def _is_of_folder(cfg: Any, folder: Path, suffix: str) -> bool:
         names = ", ".join(path.name for path in held[:3]) + more
         raise ValueError(
             f"{folder} holds checkpoints of another run ({names}), which a run from --restore-file {named} would "
-            "overwrite: name another --save-dir, remove these files, or leave --restore-file out to continue their run"
+            "overwrite: name another --save-dir, remove these files, or omit --restore-file to continue that run"
         )
     return is_inside
 
@@ -195,7 +195,7 @@ def _newest_whole(others: list[Path], trouble: str, suffix: str, criterion: str)
             continue
         also = f"; {_reasons(skipped)}" if skipped else ""
         logger.warning(
-            "%s; training continues from %s, the newest intact checkpoint, after %d updates%s",
+            "%s; training continues from the newest intact checkpoint, %s (%d updates)%s",
             *(trouble, path, progress[path].updates, also),
         )
         return str(path.with_name(f"{path.stem.removesuffix(suffix)}{path.suffix}"))

@@ -188,7 +188,7 @@ class FolderLock:
         """Take the lock; if another process holds it, raise a CorpusError that names the holder."""
         key = os.path.realpath(self._path)
         if key in self._held:
-            raise self._refusal(f"it is this process, {os.getpid()}")
+            raise self._refusal(f"this process, {os.getpid()}")
         while not self._take():
             os.close(self._descriptor)
         self._held.add(key)
@@ -220,13 +220,13 @@ class FolderLock:
     def _holder(self) -> str:
         try:
             holder = json.loads(os.pread(self._descriptor, 4096, 0))
-            return f"it is process {holder['process']} on {holder['host']}, since {holder['since']}"
+            return f"process {holder['process']} on {holder['host']}, since {holder['since']}"
         except (ValueError, KeyError, TypeError):
-            return "it has just started"
+            return "just started"
 
     def _refusal(self, holder: str) -> CorpusError:
         return CorpusError(
-            f"another {self._program} is writing to {self._folder}; {holder}: wait for it, stop it, or name another "
+            f"another {self._program} is writing to {self._folder} ({holder}): wait for it, stop it, or name another "
             "folder"
         )
 

@@ -53,7 +53,8 @@ def add_layout_arguments(parser: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--column", metavar="C",
-        help="column of the labels: a name in CoNLL-U (default: UPOS), or a number from 0 (default: -1, the last)",
+        help="column of the labels: in CoNLL-U a name (default: UPOS), otherwise a number: 0 is the first column, -1 "
+        "the last (default: -1)",
     )  # fmt: skip
     parser.add_argument("--word-column", type=number(int, 0), metavar="N", help="column of the words (default: 0)")
     parser.add_argument("--comment-prefix", metavar="TEXT", help="prefix of comment lines (default: there are none)")
@@ -151,13 +152,13 @@ def _word_and_label(cells: list[str], layout: Layout, labeled: bool) -> tuple[st
     word_index = CONLLU_COLUMNS.index("FORM") if layout.form == "conllu" else layout.word_column
     index = layout.label_index if layout.label_index >= 0 else len(cells) + layout.label_index
     if not 0 <= word_index < len(cells):
-        raise ValueError(f"has {columns_in(cells)}, so there is no column {word_index} of words")
+        raise ValueError(f"has {columns_in(cells)}, so there is no word column {word_index}")
     word = cells[word_index]
     if not word:
         raise ValueError("has an empty word")
     if not 0 <= index < len(cells) or index == word_index:
         if labeled:
-            raise ValueError(f"has {columns_in(cells)}, so there is no column {layout.column} of labels")
+            raise ValueError(f"has {columns_in(cells)}, so there is no label column {layout.column}")
         return word, ""
     label = cells[index].strip()
     if labeled and (not label or (layout.column == "UPOS" and label == _EMPTY)):

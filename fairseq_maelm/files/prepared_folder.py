@@ -182,7 +182,7 @@ def verify_outputs(folder: Path) -> None:
 def _refuse_difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if difference := explain_difference(earlier, now):
         raise CorpusError(
-            f"{folder} was made from something else: {difference}; name another folder, or remove it first"
+            f"{folder} was prepared differently: {difference}; name another folder, or remove this one first"
         )
 
 
@@ -201,13 +201,13 @@ def explain_difference(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> st
 
 def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str | None:
     if len(before) != len(after):
-        return f"{role} was {len(before)} files and is now {len(after)}"
+        return f"{role} had {len(before)} files and now has {len(after)}"
     for old, new in zip(before, after, strict=True):
         if Path(old["file"]).name != Path(new["file"]).name:
             return f"{role} had the file {old['file']} and now has {new['file']}"
         same_state = (old["bytes"], old["changed_ns"]) == (new["bytes"], new["changed_ns"])
         if not same_state and old.get("sha256") != (new.get("sha256") or sha256_of(Path(new["file"]))):
-            what = "was changed since" if old["file"] == new["file"] else "is another one"
+            what = "has changed" if old["file"] == new["file"] else "has other content"
             return f"the file {new['file']} {what}"
     return None
 

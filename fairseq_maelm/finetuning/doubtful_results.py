@@ -89,7 +89,9 @@ def numbers_as_classes(labels: Sequence[str]) -> str | None:
         return None
     if len(labels) <= _MOST_INTEGERS and all(number.is_integer() for number in numbers):
         return None
-    return f"the {len(labels)} labels are numbers, and each of them is a class: --regression predicts a number instead"
+    return (
+        f"the {len(labels)} labels are numbers, but each of them becomes a class: give --regression to predict numbers"
+    )
 
 
 def report_on_classes(right: Sequence[str], predicted: Sequence[str]) -> str:

@@ -130,7 +130,11 @@ def agreements(expected: Computation, found: Computation, batches: Sequence[Tens
 
 def refuse_differences(compared: list[Agreement], problem: str) -> list[Agreement]:
     """Return the agreements if all hold; otherwise raise a ValueError that names the outputs that differ."""
-    wrong = [f"{each.what} differ by {each.difference:.2g} (of {each.size:.2g})" for each in compared if not each.holds]
+    wrong = [
+        f"{each.what} differ by {each.difference:.2g} (values up to {each.size:.2g})"
+        for each in compared
+        if not each.holds
+    ]
     if wrong:
         raise ValueError(f"{problem}: {'; '.join(wrong)}")
     return compared
@@ -170,7 +174,7 @@ def verify_model(source: LoadedCheckpoint, target: Target, folder: Path) -> list
         lambda tokens: checkpoint_outputs(model, view, architecture, target.head, tokens),
         lambda tokens: transformers_outputs(encoder, whole, architecture, tokens, order),
         comparison_batches(model, masks=architecture == "masked-lm"),
-        "the exported model computes something else than the checkpoint",
+        "the exported model and the checkpoint compute different values",
     )
 
 
@@ -251,7 +255,9 @@ def compare_tokens(
         raise ValueError(f"the tokenizer in {place} gives {expected} for {text!r}, and the checkpoint's gives {found}")
     hard = [text for text in HARD_STRINGS if MASK_SYMBOL not in text]
     other = differences(theirs, in_their_ids, hard)
-    logger.info("%d of %d hard texts have the tokens of the source", len(hard) - len(other), len(hard))
+    logger.info(
+        "%d of %d hard texts get the same tokens as from the source's tokenizer", len(hard) - len(other), len(hard)
+    )
     for each in other:
         logger.warning("%s gets different tokens from the source's tokenizer than from ours", ascii(each.text))
 

@@ -176,7 +176,7 @@ def _options(
     name = found.get("_name")
     if name not in names:
         raise CheckpointError(
-            f"{path} is a checkpoint of the {section} {shown(name)}, and only those of {', '.join(names)} are loaded"
+            f"{path} is a checkpoint of the {section} {shown(name)}, but only those of {', '.join(names)} can be loaded"
         )
     dataclass = dataclass_of(name)
     options = {**_elsewhere(dataclass, sections), **found}

@@ -63,9 +63,9 @@ class MaelmModelConfig(FairseqDataclass):
     decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "what the decoder attends to: its own states ('self', the paper's MAE-LM), the encoder's output "
-            "('cross', which computes the predicted positions alone), both ('self_cross'), or the encoder's output and "
-            f"earlier tokens, as in BART, which predicts every token ('causal_cross') ({_OF_SIZE})"
+            "help": "what the decoder attends to: 'self' its own states (the paper's MAE-LM); 'cross' the encoder's "
+            "output, for predicted positions only; 'self_cross' both; 'causal_cross' the encoder's output and earlier "
+            f"tokens, to predict every token as in BART ({_OF_SIZE})"
         },
     )
     decoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"decoder width ({_OF_ENCODER})"})
@@ -105,8 +105,8 @@ class MaelmModelConfig(FairseqDataclass):
     local_attention: int = field(
         default=0,
         metadata={
-            "help": "window in tokens of the encoder layers that are not global: a token reads tokens up to half a "
-            "window away, at their original positions; with 0, all layers read all tokens"
+            "help": "attention window, in tokens, of the encoder layers that are not global: tokens attend to tokens "
+            "at most half a window away, by original positions; with 0, all layers attend to all tokens"
         },
     )
     global_every: int = field(
@@ -124,7 +124,7 @@ class MaelmModelConfig(FairseqDataclass):
         metadata={
             "help": "implementation of attention: "
             + ", ".join(f"{backend.about} ({name!r})" for name, backend in BACKENDS.items())
-            + ". Without dropout the results differ by rounding; with dropout each draws random numbers in its own way"
+            + ". Results differ only by rounding and, with dropout, by the random numbers"
         },
     )
     relative_buckets: Optional[ChoiceEnum(["t5", "reference", "none"])] = field(  # type: ignore[valid-type]

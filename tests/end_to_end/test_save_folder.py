@@ -39,9 +39,7 @@ def test_a_second_run_is_told_who_has_the_folder(data, tmp_path):
         holder = json.loads((folder / LOCK_FILE).read_text(encoding="utf-8"))
         assert (holder["process"], holder["host"]) == (first.pid, socket.gethostname())
         [line] = refusals(run(narrow(data, folder), check=False))
-        assert (
-            f"another fairseq-train is writing to {folder}; it is process {first.pid} on {socket.gethostname()}" in line
-        )
+        assert f"another fairseq-train is writing to {folder} (process {first.pid} on {socket.gethostname()}" in line
         assert ", since 20" in line and "wait for it, stop it, or name another folder" in line
         # What saves nothing needs no lock.
         assert "this run is complete" in run(narrow(data, folder, "--no-save", updates=1))
@@ -89,7 +87,7 @@ def assert_complete(command: list[Any], folder: Path, limit: str) -> None:
     before = contents(folder)
     output = run(command)
     [line] = logged(output, "this run is complete after")
-    assert f"updates ({limit}), so nothing is changed: to continue it, raise that option" in line
+    assert f"updates ({limit}), so nothing is changed: to continue it, raise this option" in line
     assert train_log(output) == []
     assert contents(folder) == before
 
@@ -139,7 +137,7 @@ def test_two_ranks_go_on_from_the_newest_whole_checkpoint(data, tmp_path):
     run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
     truncate(tmp_path / "run" / LAST)
     output = run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
-    told = f"training continues from {tmp_path / 'run' / LAST_BUT_ONE}, the newest intact checkpoint, after 12 updates"
+    told = f"training continues from the newest intact checkpoint, {tmp_path / 'run' / LAST_BUT_ONE} (12 updates)"
     assert len(logged(output, f"{LAST} is truncated")) == len(logged(output, told)) == 1
     assert updates(output)[0]["num_updates"] == 13
     assert_equal_end(tmp_path / "run", tmp_path / "uninterrupted")
@@ -160,7 +158,7 @@ def test_best_is_kept_from_a_run_that_starts_again(data, tmp_path):
     assert BEST in contents(tmp_path / "run") and LAST not in contents(tmp_path / "run")
     best = torch.load(tmp_path / "run" / BEST)
     again = run(command)
-    assert "the newest intact checkpoint, after" in again
+    assert "training continues from the newest intact checkpoint" in again
     kept = torch.load(tmp_path / "run" / BEST)
     assert kept["optimizer_history"][-1]["num_updates"] >= best["optimizer_history"][-1]["num_updates"]
     assert kept["extra_state"]["best"] <= best["extra_state"]["best"]

@@ -98,7 +98,7 @@ def test_two_processes_are_kept_apart(tmp_path: Path) -> None:
     target = tmp_path / "target"
     with whole_folder(target, "maelm export") as folder:
         (folder / "file").write_text("ours")
-        with pytest.raises(CorpusError, match="another `maelm export` is writing to .*target; it is this process"):
+        with pytest.raises(CorpusError, match=r"another `maelm export` is writing to .*target \(this process"):
             write(target, "theirs")
     assert names(tmp_path) == ["target"] and (target / "file").read_text() == "ours"
 
@@ -175,7 +175,7 @@ def test_the_manifest_tells_what_was_made_of_what(preparation: Preparation, capl
 def test_something_else_is_named(preparation: Preparation) -> None:
     preparation.run()
     with pytest.raises(
-        CorpusError, match="was made from something else: --max-size was 1 and is now 2; name another folder, or"
+        CorpusError, match="was prepared differently: --max-size was 1 and is now 2; name another folder, or"
     ):
         preparation.run(size=2)
     (preparation.folder / "other.txt").write_text("some text")
@@ -184,7 +184,7 @@ def test_something_else_is_named(preparation: Preparation) -> None:
     (preparation.folder / "text.txt").write_text("some text")
     assert preparation.run(), "the same again, though written later"
     (preparation.folder / "text.txt").write_text("other text")
-    with pytest.raises(CorpusError, match=r"the file .*text\.txt was changed since"):
+    with pytest.raises(CorpusError, match=r"the file .*text\.txt has changed"):
         preparation.run()
     (preparation.folder / "text.txt").write_text("some text")
     (preparation.folder / "data" / "shard" / "text").write_text("")
@@ -218,7 +218,7 @@ def test_failed_work_is_kept_for_those_who_resume(preparation: Preparation) -> N
         preparation.run(resumes=True)
     unfinished = preparation.folder / ".data.unfinished"
     assert (unfinished / "work").exists()
-    with pytest.raises(CorpusError, match=r"\.data\.unfinished was made from something else: --max-size was 1"):
+    with pytest.raises(CorpusError, match=r"\.data\.unfinished was prepared differently: --max-size was 1"):
         preparation.run(size=2, resumes=True)
     preparation.fails = False
     preparation.run(resumes=True)

@@ -53,7 +53,7 @@ def test_the_first_validation_set_is_that_of_the_best_checkpoint(
 
 
 def test_numbers_that_are_read_as_classes() -> None:
-    assert "the 3 labels are numbers, and each of them is a class: --regression" in str(
+    assert "the 3 labels are numbers, but each of them becomes a class: give --regression" in str(
         numbers_as_classes(["1.5", "2", "3"])
     )
     assert numbers_as_classes([str(number) for number in range(100)])

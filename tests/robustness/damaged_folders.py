@@ -152,7 +152,7 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         "padding": (_configured(pad_token_id=2), "padding is 1 in its tokenizer, but 2 in its model"),
         "fewer-layers": (_configured(num_hidden_layers=1), "no place for .* of its weights|does not match the wei"),
         "more-layers": (_configured(num_hidden_layers=9), "weights lack encoder.layer"),
-        "fewer-rows": (_with_rows(300), "its tokenizer has token .*, but its model has only 300 embeddings"),
+        "fewer-rows": (_with_rows(300), "its tokenizer has the id .*, but its model has only 300 embeddings"),
         "mpnet-buckets": (
             _configured(model_type="mpnet", relative_attention_num_buckets=64),
             "relative_attention_num_buckets is 64",
@@ -161,7 +161,10 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         "modernbert-activation": (_modernbert(hidden_activation="silu"), "hidden_activation is 'silu'"),
         "modernbert-base": (_modernbert(rope_parameters=_rope(10.5)), "rotary bases are .*10.5"),
         "modernbert-scaled": (_modernbert(rope_parameters=_rope(1e4, "linear")), "its rotary positions are scaled"),
-        "modernbert-local": (_modernbert(layer_types=["sliding_attention"] * 2), "all except the first of every"),
+        "modernbert-local": (
+            _modernbert(layer_types=["sliding_attention"] * 2),
+            "all layers except the first of every",
+        ),
         "modernbert-classifier": (
             _modernbert(classifier_pooling="mean", architectures=["ModernBertForSequenceClassification"]),
             "classifier_pooling is 'mean'",

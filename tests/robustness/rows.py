@@ -17,7 +17,7 @@ predict {words.conll} --checkpoint {tagger} --vocabulary {data} | was not writte
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {sentences} --threshold 1 | is for checkpoints of
 predict {pairs.tsv} --checkpoint {classifier} --vocabulary {sentences} | on single texts, .* omit --text-pair
 predict {sentences.tsv} --checkpoint {pair_classifier} --vocabulary {sentences} | on pairs .* with --text and --text-
-predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, and .* has single texts: give a task
+predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, but .* has single texts: give a task
 predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'
 predict {semicolons.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | give --delimiter ';'
 predict {twice.csv} --text t --label u --checkpoint {classifier} --vocabulary {sentences} | has no column 'u', only
@@ -53,7 +53,7 @@ pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch fi
 import {sentences} --output {new} | there is no config.json in \S*sentences
 import {folder}/nowhere --output {new} | there is no folder or checkpoint \S*nowhere
 export --checkpoint {pretrained} --vocabulary {sentences} --output {new} --with-mlm-head | there is none in
-export --checkpoint {pretrained} --vocabulary {data} --output {new} --with-mlm-head --complete | goes with no
+export --checkpoint {pretrained} --vocabulary {data} --output {new} --with-mlm-head --complete | excludes --architecture
 export --checkpoint {classifier} --vocabulary {sentences} --output {new} --with-mlm-head | leaves out a decoder, but
 pretrain {data} --checkpoint {pretrained} --output {new} -- --tokens-per-sample 99 | up to 99 tokens, but the model
 export --checkpoint {pretrained} --vocabulary {data} --output {new} --format maelm --head nowhere | --head|nowhere
@@ -218,7 +218,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("world.hub('pretrained', dropuot=0.1)", "'dropuot' is an option of neither the task maelm nor the model"),
         ("world.hub('pretrained', dropout=2.0)", "dropout"),
         ("world.hub('nowhere')", "there is no checkpoint"),
-        ("classify_by_prompt(hub, ['a'])", "the checkpoint was not fine-tuned with a prompt: give one"),
+        ("classify_by_prompt(hub, ['a'])", "the checkpoint was not fine-tuned with a prompt: give a prompt"),
         ("classify_by_prompt(hub, ['a'], 'nowhere')", "there is no prompt 'nowhere'"),
         ("classify_by_prompt(hub, 'abc', PROMPT, WORDS, True)", "not 'abc'"),
         ("classify_by_prompt(hub, [None], PROMPT, WORDS, True)", "number 1 of the texts is None"),

@@ -171,7 +171,7 @@ def test_a_killed_run_resumes_to_the_same_file(
     main(words(tmp_path / "out", text))
     assert len(calls) == 5
     text.write_text("Another text.\n")
-    with pytest.raises(SystemExit, match="was changed since"):
+    with pytest.raises(SystemExit, match="has changed"):
         main(words(tmp_path / "out", text))
 
 

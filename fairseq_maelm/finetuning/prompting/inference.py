@@ -64,7 +64,7 @@ def find_prompter(
     if prompt is None:
         own: Prompter | None = getattr(hub.task, "prompter", None)
         if own is None:
-            raise ValueError("the checkpoint was not fine-tuned with a prompt: give one")
+            raise ValueError("the checkpoint was not fine-tuned with a prompt: give a prompt")
         return own
     if isinstance(prompt, str):
         prompt = find_prompt(prompt) if label_words is None else Prompt("prompt", prompt, dict(label_words))

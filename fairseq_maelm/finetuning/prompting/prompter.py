@@ -67,8 +67,8 @@ class Prompter:
         fixed = sum(len(part) for place, part in enumerate(tokens) if place not in kept)
         if fixed >= self.max_length:
             raise ValueError(
-                f"the template of {self.prompt.name} alone takes {fixed} tokens, which leaves no room for sentences in "
-                f"{self.max_length}: raise the maximum length"
+                f"the template of {self.prompt.name} alone takes {fixed} tokens, which leaves no room for sentences: "
+                f"raise the maximum length of {self.max_length}"
             )
         while fixed + sum(kept.values()) > self.max_length:
             kept[max(kept, key=lambda place: (kept[place], place))] -= 1

@@ -51,7 +51,7 @@ def parse_template(template: str) -> tuple[Part, ...]:
     """Split a template into its parts; raise ValueError if the template is invalid."""
     pieces = template.split("*")
     if len(pieces) % 2 == 0:
-        raise ValueError(f"the template {template!r} has an asterisk without a partner: write variables as *name*")
+        raise ValueError(f"the template {template!r} has an unpaired asterisk: write variables as *name*")
     parts = []
     for place, piece in enumerate(pieces):
         if place % 2:
@@ -62,7 +62,7 @@ def parse_template(template: str) -> tuple[Part, ...]:
     if kinds.count("mask") != 1:
         raise ValueError(f"the template {template!r} has {kinds.count('mask')} variables *mask*: it must have one")
     if kinds[0] != "cls" or kinds.count("cls") != 1:
-        raise ValueError(f"the template {template!r} must begin with *cls*, and have it only once")
+        raise ValueError(f"the template {template!r} must begin with *cls* and have no other *cls*")
     numbers = {part.number for part in parts if part.kind == "sentence"}
     if not numbers or numbers != set(range(max(numbers) + 1)):
         raise ValueError(f"the template {template!r} must have *sent_0*, and number further sentences without gaps")

@@ -88,8 +88,8 @@ def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) 
     remedy = "name the column of the text with --text, and omit --text-pair"
     if trained == 2:
         remedy = "name the two columns of texts with --text and --text-pair"
-    remedy = "give a task that was prepared like that of training" if args.input.is_dir() else remedy
-    raise UsageError(f"{args.checkpoint} was fine-tuned on {known}, and {args.input} has {read}: {remedy}")
+    remedy = "give a task folder that was prepared like the training data" if args.input.is_dir() else remedy
+    raise UsageError(f"{args.checkpoint} was fine-tuned on {known}, but {args.input} has {read}: {remedy}")
 
 
 def _text_of_split(args: argparse.Namespace, outputs: Tensor, labels: list[str] | None) -> str:

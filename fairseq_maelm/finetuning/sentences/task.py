@@ -92,8 +92,8 @@ class SentencesCriterionConfig(FairseqDataclass):
 
     positive_label: str = option(
         "",
-        help="label that counts as positive in F1, for tasks with two labels; by default the label 1 or "
-        "entailment, if there is one",
+        help="label that counts as positive in F1, for tasks with two labels (default: '1' or 'entailment', if the "
+        "task has this label)",
     )
 
 
@@ -120,7 +120,7 @@ class SentencesCriterion(FineTuningCriterion):
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Return the summed loss of B examples (nats or squared errors), the sample size B, and the values to log."""
         if "target" not in sample:
-            raise ValueError("this split has no labels to validate on: `maelm predict` predicts it")
+            raise ValueError("this split has no labels to validate on: use `maelm predict`")
         scores, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)
         target, scores = sample["target"].view(-1), scores.float()
         correct, rows = None, {}

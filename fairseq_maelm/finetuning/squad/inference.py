@@ -69,7 +69,7 @@ def answer_questions(
     """
     if SPAN_HEAD not in hub.model.classification_heads:
         raise ValueError(
-            "this checkpoint was not fine-tuned to answer questions: give one of `maelm finetune` on a folder of "
+            "this checkpoint was not fine-tuned to answer questions: first run `maelm finetune` on a folder of "
             "`maelm prepare squad`"
         )
     context = checked_text(context, "the context")

@@ -12,9 +12,7 @@ WRONG_OFFSET = "answers whose offset is wrong, found elsewhere in the context"
 NOT_FOUND = "answers that are not in their context"
 EMPTY_ANSWER = "empty answers, which can be neither found nor predicted"
 EMPTY_QUESTION = "questions without text"
-CONTRADICTION = (
-    "questions marked impossible that have an answer, taken as marked in training and as answered in scoring"
-)
+CONTRADICTION = "questions with an answer that are marked impossible: training follows the mark, scoring the answer"
 
 
 class Question(NamedTuple):

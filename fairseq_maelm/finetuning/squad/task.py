@@ -46,16 +46,15 @@ class SquadTaskConfig(FairseqDataclass):
     max_question_length: int = option(64, help="maximum number of pieces in a question; longer questions are truncated")
     max_answer_length: int = option(30, help="maximum number of pieces in a predicted answer")
     n_best: int = option(
-        20, help="number of start positions to consider in each window, and of answers in n-best lists"
+        20, help="number of start positions to consider in each window, and number of answers in n-best lists"
     )
     null_threshold: float = option(
         LOGIT_THRESHOLD,
         help="give no answer if the score of no answer exceeds the best answer's by more than this, in logits; "
-        "used by the metrics exact, "
-        "f1, HasAns_* and NoAns_*, while best_* find their own threshold",
+        "used by the metrics exact, f1, HasAns_* and NoAns_*, while best_* find their own threshold",
     )
     squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = option(  # type: ignore[valid-type]
-        "auto", help="version of SQuAD's rules; 1.1 always predicts an answer, 'auto' is the version of the data"
+        "auto", help="version of SQuAD's rules: '1.1' always predicts an answer, 'auto' is the version of the data"
     )
     seed: int = II("common.seed")
 
@@ -102,7 +101,7 @@ class SquadTask(EncoderTask):
         for name in ("question_tokens", "context_tokens"):
             check_array(Path(self.cfg.data) / f"{split}.npz", prepared.arrays[name], self.dictionary.index(MASK))
         if not training and prepared.texts.answers is None:
-            logger.warning("%s has no right answers: it can be predicted but not scored", split)
+            logger.warning("%s has no answers: it can be predicted but not scored", split)
         self.datasets[split] = self.dataset_of(prepared, split, training)
 
     def dataset_of(self, prepared: PreparedSplit, name: str, training: bool = False) -> SquadDataset:

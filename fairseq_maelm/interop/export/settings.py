@@ -51,8 +51,8 @@ class ExportSettings:
         "and electra (for --relative-buckets none) and modernbert (for the architectures maelm_modern_*) are stock "
         "models of transformers; maelm is for all models except modern ones, with their code in the folder "
         "(trust_remote_code=True) or after `import fairseq_maelm.hf`; fairseq is a checkpoint without the optimizer's "
-        "state, with its vocabulary (default: that of the model that was imported, with its ids and its tokenizer's "
-        "files, or the stock model that computes the same, or maelm)",
+        "state, with its vocabulary (default: for an imported model its original format, ids "
+        "and tokenizer files; otherwise the stock model that computes the same, or else maelm)",
     )
     averaged_weights: bool = option(False, help="export the weight average that --store-ema kept")
     architecture: str | None = option(
@@ -92,6 +92,8 @@ class ExportSettings:
         if self.complete and self.architecture not in (None, "encoder"):
             raise ValueError("--complete exports the encoder for transformers: omit --architecture")
         if self.with_mlm_head and (self.format == "fairseq" or self.complete or self.architecture or self.head):
-            raise ValueError("--with-mlm-head goes with no --architecture, --head, --complete and --format fairseq")
+            raise ValueError(
+                "--with-mlm-head excludes --architecture, --head, --complete and --format fairseq: omit these"
+            )
         if self.format == "fairseq" and given:
             raise ValueError(f"--{given[0]} has no effect with --format fairseq: omit it")

@@ -103,7 +103,7 @@ def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
             f"{FORMATS[target.format]} always add {family.eps}"
         )
     if target.head is not None and target.architecture not in family.heads:
-        found.append(f"{target.class_name} computes scores in another way than our head")
+        found.append(f"{target.class_name} computes scores differently from our head")
     head = None if target.head is None else source.model.classification_heads[target.head]
     if isinstance(head, ClassificationHead) and head.dense.out_features != head.dense.in_features:
         found.append(f"the head {target.head!r} has a dense layer whose width is not the model's")

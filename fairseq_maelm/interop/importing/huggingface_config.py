@@ -138,8 +138,7 @@ def _check_modernbert(folder: Path, config: dict[str, Any]) -> None:
     if any(local) and local != [bool(number % _global_every(local)) for number in range(len(local))]:
         raise refuse(
             folder,
-            "its layers with local attention are not those of our encoder, which has it in all except the first of "
-            "every so many",
+            "our encoder has local attention in all layers except the first of every n, and this model does not",
         )
 
 

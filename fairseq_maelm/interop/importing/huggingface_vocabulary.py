@@ -44,11 +44,11 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     if max(numbers.values()) >= rows:
         raise refuse(
-            folder, f"its tokenizer has token {max(numbers.values())}, but its model has only {rows} embeddings"
+            folder, f"its tokenizer has the id {max(numbers.values())}, but its model has only {rows} embeddings"
         )
     special = _special_numbers(folder, numbers)
     if special["<pad>"] != pad:
-        raise refuse(folder, f"padding is {special['<pad>']} in its tokenizer, but {pad} in its model")
+        raise refuse(folder, f"the id of padding is {special['<pad>']} in its tokenizer, but {pad} in its model")
     first, last = [special[symbol] for symbol in FAIRSEQ_SYMBOLS], special[MASK_SYMBOL]
     ordinary = [number for number in range(rows) if number not in special.values()]
     order = [*first, *ordinary, last]
@@ -107,7 +107,7 @@ def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
             raise refuse(folder, f"its tokenizer has no {roles[0]}, which is {symbol} in a fairseq dictionary")
         if place in found.values():
             other = next(name for name, number in found.items() if number == place)
-            raise refuse(folder, f"its tokenizer has one token for {other} and {symbol}")
+            raise refuse(folder, f"its tokenizer uses the same token for {other} and {symbol}")
         found[symbol] = place
     return found
 
@@ -132,7 +132,7 @@ def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
     pieces = set(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
     missing = pieces.difference(symbols)
     if missing:
-        raise refuse(folder, f"{len(missing)} pieces of {MODEL_FILE} have no number, such as {sorted(missing)[0]!r}")
+        raise refuse(folder, f"{len(missing)} pieces of {MODEL_FILE} have no id, such as {sorted(missing)[0]!r}")
     return [
         symbol if symbol in pieces or FILLER in symbol else f"{FILLER}_{place}" for place, symbol in enumerate(symbols)
     ]

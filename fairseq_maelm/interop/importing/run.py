@@ -154,5 +154,5 @@ def _verify(path: Path, source: Source, ours: LoadedCheckpoint) -> list[Agreemen
         source.compute,
         lambda tokens: checkpoint_outputs(ours.model, ours.checkpoint.view, source.architecture, head, tokens),
         comparison_batches(ours.model, masks=source.architecture == "masked-lm"),
-        str(refuse(path, "the checkpoint computes something else")),
+        str(refuse(path, "the checkpoint computes different values")),
     )

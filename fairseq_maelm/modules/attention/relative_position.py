@@ -60,8 +60,8 @@ def check_buckets(num_buckets: int, max_distance: int) -> None:
         )
     if max_distance <= num_buckets // 4 + 1:
         raise ValueError(
-            f"the largest relative distance ({max_distance}) must exceed a quarter of the number of buckets plus one "
-            f"({num_buckets // 4 + 1}): smaller distances have separate buckets"
+            f"the largest relative distance ({max_distance}) must exceed buckets / 4 + 1 = {num_buckets // 4 + 1}: "
+            "smaller distances have separate buckets"
         )
 
 

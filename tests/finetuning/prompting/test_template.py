@@ -68,7 +68,7 @@ def test_a_mask_in_the_text_is_text():
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("*cls**sent_0*mask*", "an asterisk without a partner"),
+        ("*cls**sent_0*mask*", "an unpaired asterisk"),
         ("*cls**sent_0*", "has 0 variables *mask*"),
         ("*cls**sent_0**mask**mask*", "has 2 variables *mask*"),
         ("*sent_0**mask*", "must begin with *cls*"),
@@ -102,7 +102,9 @@ def test_sentences_lose_their_ends(prompt, max_length, sentences, expected):
 
 
 def test_a_template_that_fills_everything_is_refused():
-    with pytest.raises(ValueError, match="alone takes 6 tokens, which leaves no room for sentences in 6"):
+    with pytest.raises(
+        ValueError, match="alone takes 6 tokens, which leaves no room for sentences: raise the maximum length of 6"
+    ):
         prompter_of(BUILT_IN["CoLA"], max_length=6).encode(SINGLE)
 
 

@@ -290,7 +290,7 @@ def always_a_space(files: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("function", "change", "message"),
     [
-        ("model_weights", one_number_changed, "computes something else than the checkpoint"),
+        ("model_weights", one_number_changed, "the exported model and the checkpoint compute different values"),
         ("model_weights", without_a_bias, "do not match transformers.*lm_head.bias"),
         ("tokenizer_files", always_a_space, "the exported tokenizer reads .* texts differently"),
     ],

@@ -249,7 +249,7 @@ def test_another_window_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """With a window that is two tokens wider, the comparison fails."""
     honest, wider = huggingface.model_options, {"local_attention": sources.MODERN_SIZES["local_attention"] + 2}
     monkeypatch.setattr(huggingface, "model_options", lambda config: {**honest(config), **wider})
-    refused(sources.modernbert_folder(tmp_path / "source"), tmp_path, "computes something else")
+    refused(sources.modernbert_folder(tmp_path / "source"), tmp_path, "computes different values")
 
 
 def test_an_untied_head_is_refused(tmp_path: Path) -> None:
