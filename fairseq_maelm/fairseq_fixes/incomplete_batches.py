@@ -3,21 +3,27 @@
 Reason: ``fairseq.data.data_utils.batch_by_size``, which all datasets use, silently drops the end of the last batch if
 its size is not a multiple of --required-batch-size-multiple (8 by default): up to 7 examples of each split, even in
 validation. And fairseq-validate, unlike fairseq-train, fails on a rank that has fewer batches than the others.
-Test: tests/fairseq_fixes/test_incomplete_batches.py.
+In training with --update-freq, fairseq ignores the loss and the number of tokens of such a rank's whole update, but not
+the gradient of its other batches: in the last update of an epoch the gradient is too large, by a factor of up to the
+number of ranks.
+Tests: tests/fairseq_fixes/test_incomplete_batches.py and, for training, tests/end_to_end/test_distributed.py.
 """
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from fairseq.data import data_utils
 from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
 
 from fairseq_maelm.fairseq_fixes.replacements import replaces
 
 _without_remainder = data_utils.batch_by_size
 _step_of_a_batch = FairseqTask.valid_step
 _reduce_outputs = FairseqTask.reduce_metrics
+_train_step = Trainer.train_step
 
 
 @replaces(data_utils, "batch_by_size")
@@ -30,6 +36,15 @@ def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> list[Any
     # fairseq drops only from the end, and its batches follow the order of the indices.
     remainder = ordered[sum(len(batch) for batch in batches) :]
     return [*batches, remainder] if len(remainder) else batches
+
+
+@replaces(Trainer, "train_step")
+@functools.wraps(_train_step)
+def train_step(self: Trainer, samples: list[Any], raise_oom: bool = False) -> Any:
+    """Make an update with this rank's batches; only if it has none, with one dummy batch, which fairseq ignores."""
+    # Sharded models exchange weights in every batch, so all ranks need equally many.
+    chosen = samples if self.is_fsdp else [sample for sample in samples if sample] or samples[:1]
+    return _train_step(self, chosen, raise_oom)
 
 
 @replaces(FairseqTask, "valid_step")

@@ -73,11 +73,13 @@ def test_update_freq_equals_one_batch(toy_data, tmp_path):
     assert_equal_runs((one, outputs[0]), (four, outputs[1]), 4)
 
 
-def test_two_ranks_equal_update_freq_with_an_odd_number_of_batches(toy_data, tmp_path):
-    """5 batches an epoch: in the third update the second rank has none, and its dummy batch must not count."""
-    data = cut(toy_data, tmp_path / "data", lines=36)
+@pytest.mark.parametrize(("update_freq", "lines", "number"), [(1, 36, 6), (2, 52, 4)])
+def test_two_ranks_equal_update_freq_with_an_odd_number_of_batches(update_freq, lines, number, toy_data, tmp_path):
+    """In an epoch's last update the second rank has one batch less; its dummy batch must not count, its others must."""
+    data = cut(toy_data, tmp_path / "data", lines=lines)
     options = [*NO_DROPOUT, "--batch-size", 8, "--max-epoch", 2, "--ddp-backend", "legacy_ddp"]
-    options += ["--optimizer", "muon"]
-    ranks = run_ranks(training(data, tmp_path / "ranks", *options), 2, tmp_path)
-    single = run(training(data, tmp_path / "single", *options, "--update-freq", 2))
-    assert_equal_runs((tmp_path / "single", single), (tmp_path / "ranks", ranks), 6)
+    options += ["--optimizer", "muon", "--clip-norm", 0]
+    command = training(data, tmp_path / "ranks", *options, "--update-freq", update_freq)
+    ranks = run_ranks(command, 2, tmp_path)
+    single = run(training(data, tmp_path / "single", *options, "--update-freq", 2 * update_freq))
+    assert_equal_runs((tmp_path / "single", single), (tmp_path / "ranks", ranks), number)
