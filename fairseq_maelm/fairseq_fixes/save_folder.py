@@ -26,6 +26,8 @@ _LARGEST = (
     ("updates", "num_updates", 10**12),
     ("train_iterator", "epoch", 10**6),
     ("train_iterator", "iterations_in_epoch", 10**12),
+    ("train_iterator", "ranks", 10**6),
+    ("train_iterator", "batches", 10**12),
     ("extra", "previous_training_time", math.inf),
     ("extra", "best", math.inf),
     ("early_stopping", "best", math.inf),

@@ -1,5 +1,6 @@
 """Batches cut over ranks or over time train the same model as one big batch."""
 
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.small import cut, training, updates
+from end_to_end.small import LAST, cut, training, updates
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run
 from fairseq_maelm.studies import process_server
 
@@ -44,17 +45,22 @@ def run_ranks(command: list[Any], ranks: int, folder: Path) -> str:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(folder / "checkpoint_last.pt")["model"]
+    state: dict[str, torch.Tensor] = torch.load(folder / LAST)["model"]
     return state
 
 
-def assert_equal_runs(first: tuple[Path, str], second: tuple[Path, str], number: int) -> None:
-    """Both made the same updates: equal weights but for rounding, equal metrics as far as they are printed."""
-    own, other = weights(first[0]), weights(second[0])
+def assert_equal_weights(first: Path, second: Path) -> None:
+    """The last checkpoints in both folders have the same weights but for rounding."""
+    own, other = weights(first), weights(second)
     assert own.keys() == other.keys()
     for name, tensor in own.items():
         difference = (tensor - other[name]).double().norm() / tensor.double().norm().clamp_min(1e-3)
         assert difference < 2e-6, f"{name}: relative difference {difference:.1e}"
+
+
+def assert_equal_runs(first: tuple[Path, str], second: tuple[Path, str], number: int) -> None:
+    """Both made the same updates: equal weights but for rounding, equal metrics as far as they are printed."""
+    assert_equal_weights(first[0], second[0])
     entries = [[entry for entry in updates(text) if entry["split"] == "train_inner"] for _, text in (first, second)]
     assert len(entries[0]) == len(entries[1]) == number
     for one, two in zip(*entries):
@@ -83,3 +89,17 @@ def test_two_ranks_equal_update_freq_with_an_odd_number_of_batches(update_freq, 
     ranks = run_ranks(command, 2, tmp_path)
     single = run(training(data, tmp_path / "single", *options, "--update-freq", 2 * update_freq))
     assert_equal_runs((tmp_path / "single", single), (tmp_path / "ranks", ranks), number)
+
+
+def test_two_ranks_resume_what_one_has_begun(toy_data, tmp_path):
+    """One rank has read two of the 5 batches of the second epoch, in one update; each of two ranks has read one."""
+    data = cut(toy_data, tmp_path / "data", lines=36)
+    options = [*NO_DROPOUT, "--batch-size", 8, "--max-epoch", 2, "--ddp-backend", "legacy_ddp"]
+    command = training(data, tmp_path / "one", *options, "--update-freq", 2, "--save-interval-updates", 4)
+    entries = updates(run(command))
+    (tmp_path / "two").mkdir()
+    shutil.copy(tmp_path / "one" / "checkpoint_2_4.pt", tmp_path / "two" / LAST)
+    resumed = updates(run_ranks(training(data, tmp_path / "two", *options), 2, tmp_path))
+    last = [[entry["loss"] for entry in each if entry["split"] == "train_inner"] for each in (entries, resumed)]
+    assert last[1] == pytest.approx(last[0][-2:], rel=1e-3)
+    assert_equal_weights(tmp_path / "one", tmp_path / "two")

@@ -94,6 +94,7 @@ _PROGRESS: dict[str, dict[str, Any]] = {
     "epoch-huge": {"extra_state": {"train_iterator": {"epoch": 10**9}}},
     "epoch-text": {"extra_state": {"train_iterator": {"epoch": "two"}}},
     "batches-none": {"extra_state": {"train_iterator": {"epoch": 2, "iterations_in_epoch": None}}},
+    "ranks-text": {"extra_state": {"train_iterator": {"epoch": 2, "ranks": "two"}}},
     "iterator-list": {"extra_state": {"train_iterator": [1, 2]}},
     "time-text": {"extra_state": {"train_iterator": {"epoch": 2}, "previous_training_time": "long"}},
     "best-nan": {"extra_state": {"train_iterator": {"epoch": 2}, "best": float("nan")}},
