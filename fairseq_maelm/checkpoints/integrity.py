@@ -59,7 +59,7 @@ def find_danger(path: Path) -> str | None:
         if not begins and not ends:
             stream.seek(0)
             return _danger_of_pickles(stream, _PICKLES_BEFORE_ZIP)
-    return _danger_of_archive(path) if ends else "is truncated: its end, the list of its records, is missing"
+    return _danger_of_archive(path) if ends else "is truncated: the list of records at its end is missing"
 
 
 def _danger_of_archive(path: Path) -> str | None:

@@ -30,7 +30,7 @@ def find_checkpoint(path: Path) -> Path:
         if (path / name).is_file():
             return path / name
     if (path / "config.json").is_file() and not (path / CHECKPOINT_FILE).exists():
-        raise FileNotFoundError(f"{path} is a folder of Hugging Face: first `maelm import {path} --output FOLDER`")
+        raise FileNotFoundError(f"{path} is a Hugging Face folder: first run `maelm import {path} --output FOLDER`")
     if path.is_dir():
         raise FileNotFoundError(f"there is neither checkpoint_best.pt nor checkpoint_last.pt in {path}: name a file")
     shipped = shipped_encoders()

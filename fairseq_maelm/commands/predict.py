@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="write precision, recall and F1 of each label, and a confusion matrix of few labels",
+        help="write precision, recall and F1 of each label and, for few labels, the confusion matrix",
     )
     add_batch_size(parser)
     add_device(parser)

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
         )
         if counts["paragraphs_without_tokens"]:
             logger.warning(
-                "%s: the vocabulary's normalization leaves %s paragraphs empty, each of which will be read as the end "
+                "%s: the vocabulary's normalization leaves %s paragraphs empty; each of them will be read as the end "
                 "of a document",
                 name,
                 f"{counts['paragraphs_without_tokens']:,}",

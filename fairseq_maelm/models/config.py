@@ -151,8 +151,8 @@ class MaelmModelConfig(FairseqDataclass):
     imported_as: ChoiceEnum(["none", *FAMILIES]) = field(  # type: ignore[valid-type]
         default="none",
         metadata={
-            "help": "kind of published model that the encoder was imported from, which is the default format of `maelm "
-            "export`; `maelm import` sets it"
+            "help": "type of the published model that the encoder was imported from, set by `maelm import`; it is the "
+            "default format of `maelm export`"
         },
     )
     init_std: float = field(

@@ -189,7 +189,7 @@ class MaelmModel(FairseqTextModel):
 
 def _given(layout: Layout | None) -> Layout:
     if layout is None:
-        raise ValueError("a loss needs the layout of the masked tokens as well as their targets")
+        raise ValueError("to compute a loss, give both the layout and the targets of the masked tokens")
     return layout
 
 

@@ -28,8 +28,8 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("execution")
     group.add_argument(
         "--jobs", type=number(int, 1), metavar="N",
-        help="number of programs that run in parallel on the CPU or, with --slurm, of jobs in the queue (default: 1; "
-        "100 with --slurm)",
+        help="number of programs to run in parallel on the CPU (default: 1) or, with --slurm, of jobs in the queue "
+        "(default: 100)",
     )  # fmt: skip
     group.add_argument(
         "--gpus", nargs="+", type=_gpus, default=[], metavar="LIST",

@@ -120,7 +120,7 @@ class Plan:
             if (folder / fields["file"]).exists():
                 return {**fields, "kind": kind, "folder": folder}
         known = ", ".join(self.content.get("tasks", {}))
-        wanted = " or ".join(fields["file"] for fields in kinds.values()) or f"task but {known}"
+        wanted = " or ".join(fields["file"] for fields in kinds.values()) or f"such task (only {known})"
         raise ValueError(f"there is no {wanted} for --tasks {name}={folder}")
 
 

@@ -195,7 +195,7 @@ def parse_training(words: Sequence[str]) -> argparse.Namespace:
 
     reference = next((word for word in words if "${" in word), None)
     if reference is not None:
-        raise ValueError(f"fairseq-train would replace ${{...}} in {reference}: give folders and files other names")
+        raise ValueError(f"fairseq-train would replace ${{...}} in {reference}: rename the folder or file")
     # This package is already imported, so fairseq must not import it again as --user-dir.
     register()
     messages = io.StringIO()

@@ -93,7 +93,7 @@ def test_a_dry_run_writes_commands_and_nothing_else(
         ),
         (["splits=no/such/folder"], "no/such/folder, which --set splits needs"),
         (["epochs=2"], "--set epochs: there is no such setting in"),
-        (["updates=2", "--tasks", "WNLI=folder"], "there is no task but CoLA, SST-2"),
+        (["updates=2", "--tasks", "WNLI=folder"], "there is no such task (only CoLA, SST-2"),
         (["updates=2", "--metrics", "SST-2=mcc"], "--metrics SST-2=...: there is no task of this name"),
     ],
 )

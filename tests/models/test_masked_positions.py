@@ -181,7 +181,7 @@ def test_output_positions_by_sequence_and_back():
 
 def test_a_loss_needs_a_layout_and_a_head():
     net_input, target = batch(*DENSE)
-    with pytest.raises(ValueError, match="needs the layout"):
+    with pytest.raises(ValueError, match="give both the layout"):
         model_of()(net_input["src_tokens"], target=target)
     model = model_of()
     model.lm_head = None

@@ -64,8 +64,8 @@ class PromptTaskConfig(FairseqDataclass):
     )
     masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = option(  # type: ignore[valid-type]
         _AS_PRETRAINED,
-        help="encoder's input at the mask (default: as in the pretraining of --finetune-from-model; without "
-        "that option 'dropped')",
+        help="encoder's input at the mask (default: as in the pretraining of --finetune-from-model, or 'dropped' "
+        "without that option)",
     )
     encoder_mask_fraction: Optional[float] = option(
         None,

@@ -111,7 +111,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
     if name.endswith(".index.json"):
         shards = read_json(files[0]).get("weight_map")
         if not isinstance(shards, dict) or any(Path(str(shard)).name != shard for shard in shards.values()):
-            raise refuse(folder, f"{name} names files outside of this folder, or no files")
+            raise refuse(folder, f"{name} must name files in this folder")
         files = [folder / shard for shard in sorted(set(shards.values()))]
     weights: dict[str, Tensor] = {}
     for file in files:

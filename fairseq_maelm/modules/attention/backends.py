@@ -82,8 +82,8 @@ BACKENDS: dict[str, Backend] = {
     "auto": Backend("the fastest on this device", _attend_anywhere, _attend_qkv_anywhere, local=_local_anywhere),
     "plain": _of_parts("plain torch operations", reference.attend),
     "sdpa": _of_parts("torch's fused kernels", sdpa.attend)._replace(local=_local_by_torch),
-    "cpu": _of_parts("this package's for CPUs", cpu.attend, "cpu"),
-    "triton": Backend("this package's for CUDA", triton.attend, triton.attend_qkv, "cuda", _local_by_triton),
+    "cpu": _of_parts("this package's CPU kernels", cpu.attend, "cpu"),
+    "triton": Backend("this package's CUDA kernels", triton.attend, triton.attend_qkv, "cuda", _local_by_triton),
 }
 ATTENTION_BACKENDS = tuple(BACKENDS)
 # These backends run only on some machines, so checkpoints do not store the choice of one.
