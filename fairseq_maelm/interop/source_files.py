@@ -7,6 +7,7 @@ stores in another form.
 """
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, Family
 from fairseq_maelm.files.atomic import read_regular
 from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import MODEL_FILE, SOURCE_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE
 
 CONFIG_FILE = "config.json"
 # The files of tokenizers and of sentence-transformers, of which a source has some. No other file of a source is kept.
@@ -60,6 +61,8 @@ class SourceFiles:
         tensors |= {f"file:{name}": _bytes(content) for name, content in self.files.items()}
         tensors |= {f"weight:{name}": weight.contiguous().clone() for name, weight in self.weights.items()}
         save_file(tensors, folder / SOURCE_FILE)
+        # The library makes files that only their owner can read.
+        shutil.copymode(folder / DICTIONARY_FILE, folder / SOURCE_FILE)
 
     def restore(self, weights: Mapping[str, Tensor], family: Family, positions: int) -> dict[str, Tensor]:
         """Reorder exported weights to the source's ids, and add the source's weights that our model lacks.

@@ -185,6 +185,12 @@ def test_checkpoints_of_fairseq_without_dictionary_or_of_other_models_are_refuse
 # The tokenizer, and the files of the source
 
 
+def test_who_may_read_one_file_may_read_all(imported_roberta: Path) -> None:
+    assert {file.stat().st_mode for file in imported_roberta.iterdir()} == {
+        (imported_roberta / "dict.txt").stat().st_mode
+    }
+
+
 def test_a_space_in_front_of_text_is_kept(tmp_path: Path) -> None:
     """A tokenizer with a space in front of text has add_prefix_space, or transformers 4 would remove the space."""
     tokenizer = sources.byte_pairs(sources.folder_of(tmp_path / "source"), sources.SPECIAL, ["<mask>"])
