@@ -11,8 +11,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from fairseq_maelm.files.atomic import CorpusError
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -37,7 +35,7 @@ def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], worke
             while under_way:
                 yield under_way.popleft().result()
         except BrokenProcessPool as error:
-            raise CorpusError(
+            raise ChildProcessError(
                 "a worker process was killed, perhaps for lack of memory; to resume, run the same command again with "
                 "fewer --workers"
             ) from error

@@ -84,7 +84,7 @@ def prepare_folder(
         write: a function that fills the given folder and returns additional manifest entries (the facts); these may
             include a more detailed "files".
         resumes: whether the next run can use a failed or killed run's partial work, which ``write`` stores in the
-            parent of the given folder.
+            parent of the given folder. Nothing is kept if ``write`` raises a CorpusError.
         copies: folders inside the result that get a copy of the manifest.
 
     Returns:
@@ -120,7 +120,12 @@ def _write(
         write_json(begun, origin)
     shutil.rmtree(result, ignore_errors=True)
     result.mkdir()
-    facts = write(result)
+    try:
+        facts = write(result)
+    except CorpusError:
+        # To correct it, settings or files must change, so that nothing here could be resumed.
+        begun.unlink()
+        raise
     files = sorted(path for path in result.rglob("*") if path.is_file())
     outputs = {
         path.relative_to(result).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
@@ -241,19 +246,23 @@ def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
         raise CorpusError(f"{target} is a mount point, which cannot be replaced: name a folder inside it")
     folder = _hidden(target, "unfinished")
     with FolderLock(_hidden(target, "lock"), f"`{command}`", target):
-        if not resumes:
-            shutil.rmtree(folder, ignore_errors=True)
+        _remove_unless(resumes, folder)
         folder.mkdir(exist_ok=True)
         try:
             yield folder
         except BaseException as error:
             is_full = shutil.disk_usage(folder).free < _FULL_BYTES
-            if not resumes:
-                shutil.rmtree(folder, ignore_errors=True)
+            _remove_unless(resumes, folder)
             # Libraries convert the error for a full disk to other errors.
             if is_full and not isinstance(error, (OSError, KeyboardInterrupt)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
             raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_unless(resumes: bool, folder: Path) -> None:
+    """Remove an unfinished folder, unless its work is to be resumed and was begun."""
+    if not (resumes and (folder / _BEGUN_FILE).exists()):
         shutil.rmtree(folder, ignore_errors=True)
 
 

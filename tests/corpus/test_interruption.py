@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from studies.programs import is_running, wait_until
 
-from fairseq_maelm.corpus import CorpusError, prepare, steps
+from fairseq_maelm.corpus import prepare, steps
 from fairseq_maelm.corpus.workers import ordered_map
 
 from .texts import contents, make_documents, settings_for, write_text
@@ -123,7 +123,7 @@ def kill_worker(task: int) -> int:
 
 
 def test_a_killed_worker_ends_the_run_with_advice() -> None:
-    with pytest.raises(CorpusError, match="a worker process was killed.* resume"):
+    with pytest.raises(ChildProcessError, match="a worker process was killed.* resume"):
         list(ordered_map(kill_worker, range(20), workers=2))
 
 

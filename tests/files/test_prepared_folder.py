@@ -134,6 +134,7 @@ class Preparation:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.calls, self.fails = folder, 0, False
+        self.error: Exception = ValueError("wrong")
         (folder / "text.txt").write_text("some text")
 
     def run(self, size: int = 1, name: str = "text.txt", resumes: bool = False) -> dict[str, Any]:
@@ -146,7 +147,7 @@ class Preparation:
         (folder / "shard" / "text").write_text("some text")
         (folder.parent / "work").write_text("done")
         if self.fails:
-            raise ValueError("wrong")
+            raise self.error
         return {"counts": {"train": 1}}
 
 
@@ -224,6 +225,16 @@ def test_failed_work_is_kept_for_those_who_resume(preparation: Preparation) -> N
     preparation.run(resumes=True)
     assert names(preparation.folder) == ["data", "text.txt"]
     assert names(preparation.folder / "data") == ["manifest.json", "shard"], "of this run alone"
+
+
+def test_of_wrong_input_nothing_is_kept_so_that_it_can_be_corrected(preparation: Preparation) -> None:
+    preparation.fails, preparation.error = True, CorpusError("--max-size must be at least 2")
+    with pytest.raises(CorpusError, match="at least 2"):
+        preparation.run(resumes=True)
+    assert names(preparation.folder) == ["text.txt"]
+    preparation.fails = False
+    (preparation.folder / "text.txt").write_text("right text")
+    assert preparation.run(size=2, resumes=True)["settings"] == {"max_size": 2}
 
 
 def test_what_was_left_after_the_end_is_removed(preparation: Preparation) -> None:
