@@ -52,6 +52,8 @@ def find_danger(path: Path) -> str | None:
         return "is not a regular file"
     if os.path.getsize(path) == 0:
         return "is empty"
+    if path.suffix == ".safetensors":
+        return f"holds weights without their configuration: give its folder, {path.parent}"
     with open(path, "rb") as stream:
         begins = stream.read(len(_FIRST)) == _FIRST
         stream.seek(-min(_LAST_SIZE, os.path.getsize(path)), os.SEEK_END)

@@ -37,8 +37,8 @@ def continue_from(
         general_data: folders of general text, separated by colons, to mix in against forgetting; or None.
 
     Raises:
-        ValueError: the checkpoint was fine-tuned, has another vocabulary, or has a decoder although ``objective`` is
-            "mlm".
+        ValueError: the checkpoint was fine-tuned, has another vocabulary or fewer positions than the user's sequence
+            length, or has a decoder although ``objective`` is "mlm".
     """
     checkpoint = read_checkpoint(path)
     if not checkpoint.predicts_masked_tokens and checkpoint.heads:
@@ -51,6 +51,9 @@ def continue_from(
             )
     model = checkpoint.config.model
     length = min(int(recipe["sequence-length"]), model.max_positions)
+    wanted = recipe["sequence-length"]
+    if "sequence-length" in given and length < wanted:
+        raise ValueError(f"--set sequence-length={wanted}: {path} has {length} positions, so give at most {length}")
     start = {"arch": "maelm", "finetune-from-model": path, "max-positions": model.max_positions}
     decided = {name: value for name, value in _prediction(checkpoint, objective).items() if name not in given}
     options = {**recipe["options"], **decided, **start}

@@ -1,6 +1,7 @@
 """The command ``maelm pretrain``."""
 
 import argparse
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,13 @@ def _setting(text: str) -> tuple[str, Any]:
     name = name.replace("_", "-")
     if not equals or name in _COMPUTED:
         raise UsageError(f"--set {text}: give {_COMPUTED.get(name, 'NAME')}=VALUE")
-    return name, _WORDS.get(value, number_if_it_is_one(value))
+    chosen = _WORDS.get(value, number_if_it_is_one(value))
+    is_size = name in (*_SIZES, "max-update") and (name, chosen) != ("sequences-per-gpu", "auto")
+    if is_size and not (type(chosen) is int and chosen > 0):
+        raise UsageError(f"--set {text}: {name} must be a whole number of at least 1")
+    if name == "passes" and not (type(chosen) in (int, float) and 0 < chosen < math.inf):
+        raise UsageError(f"--set {text}: passes must be a number above 0")
+    return name, chosen
 
 
 def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, Any]:

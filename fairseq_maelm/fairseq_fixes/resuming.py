@@ -125,11 +125,10 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
         updates = trainer._optim_history[-1]["num_updates"]
     limit = _limit_reached(trainer, epoch_itr, updates)
     if limit:
-        logger.info(
-            "this run is complete after %d updates (%s), so nothing is changed: to continue it, raise this option of "
-            "fairseq-train; for a new run, name another folder",
-            *(updates, limit),
-        )
+        further = "to continue it, raise this option of fairseq-train; for a new run, name another folder"
+        if 0 < getattr(trainer.cfg.lr_scheduler, "total_num_update", 0) <= updates:
+            further = "its learning rate has reached its end; to train further, begin from its checkpoint elsewhere"
+        logger.info("this run is complete after %d updates (%s), so nothing is changed: %s", updates, limit, further)
         _restore_last(trainer, start)
         # fairseq checks this limit next, and the others only after another update.
         trainer.cfg.optimization.max_epoch = -1

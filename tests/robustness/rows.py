@@ -47,6 +47,12 @@ pretrain {data}:{bad/data-no-text} --output {new} --recipe tiny | there is no tr
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
 pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
 pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update must be a whole number of at least 1
+pretrain {data} --checkpoint {pretrained} --output {new} --set max-update=none | max-update must be a whole number of
+pretrain {data} --checkpoint {pretrained} --output {new} --set batch-sequences=few | must be a whole number of
+pretrain {data} --checkpoint {pretrained} --output {new} --set passes=0 | passes must be a number above 0
+pretrain {data} --checkpoint {pretrained} --output {new} --set sequence-length=999 | has \d+ positions, so give at most
+fill '<mask>' --checkpoint {hf}/model.safetensors --vocabulary {data} | holds weights without .*: give its folder, \S*hf
+import {hf}/model.safetensors --output {new} | holds weights without their configuration: give its folder, \S*hf
 pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | sequences is not a multiple of
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds
