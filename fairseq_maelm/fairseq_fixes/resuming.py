@@ -26,6 +26,7 @@ from fairseq_maelm.fairseq_fixes.checkpoint_files import copy_whole
 from fairseq_maelm.fairseq_fixes.collectives import broadcast_object
 from fairseq_maelm.fairseq_fixes.early_stopping import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.ema import load_with_average
+from fairseq_maelm.fairseq_fixes.lasting_meters import restore_lasting_meters
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.fairseq_fixes.metric import check_metric
 from fairseq_maelm.fairseq_fixes.replacements import replaces
@@ -56,6 +57,8 @@ def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
     if start.file not in (DEFAULT, cfg.restore_file):
         told.finetune_from_model = None
     extra_state, epoch_itr = _load_checkpoint(told, trainer, **passthrough_args)
+    if extra_state is not None and not start.begins and not cfg.reset_meters:
+        restore_lasting_meters(extra_state)
     if extra_state is not None and not start.begins and not cfg.reset_optimizer:
         if not cfg.reset_meters:
             restore_patience(extra_state)

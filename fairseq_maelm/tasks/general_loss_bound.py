@@ -5,13 +5,15 @@ from typing import Any
 
 from fairseq.logging import metrics
 
+from fairseq_maelm.fairseq_fixes.lasting_meters import lasting
+
 logger = logging.getLogger(__name__)
 
 # The name of the validation set of general text.
 GENERAL = "general"
 # The loss before the first update is stored in a fairseq meter: checkpoints save meters, and resumed runs restore them,
 # but --finetune-from-model does not.
-_METERS, _METER = "general_at_start", "loss"
+_METERS, _METER = lasting("general_at_start"), "loss"
 
 
 def check_general_options(cfg: Any) -> None:

@@ -56,10 +56,12 @@ def test_general_text_is_mixed_in_and_the_run_resumes(toy_data, domain, checkpoi
     valid = [line for line in output.splitlines() if re.search(r"\| (valid|general) \| \{", line)]
     assert [re.search(r"\| (valid|general) \|", line)[1] for line in valid] == ["valid", "general"] * 3  # type: ignore[index]
 
-    # Stopped within the second epoch, and the same command again.
-    run(adapting(domain, toy_data, checkpoint, tmp_path / "parts", *options, "--max-update", 6))
+    # Stopped after the first epoch and within the second, and the same command again.
+    run(adapting(domain, toy_data, checkpoint, tmp_path / "parts", *options, "--max-epoch", 1))
+    second = run(adapting(domain, toy_data, checkpoint, tmp_path / "parts", *options, "--max-update", 6))
     resumed = run(adapting(domain, toy_data, checkpoint, tmp_path / "parts", *options))
-    assert START.search(output) and not START.search(resumed), "measured before the first update alone"
+    found = [START.search(each) is not None for each in (output, second, resumed)]
+    assert found == [True, False, False], "measured before the first update alone"
     paths = [tmp_path / name / "checkpoint_last.pt" for name in ("whole", "parts")]
     assert differences(*map(results, paths)) == []
     assert losses(resumed, "valid")[-1] == losses(output, "valid")[-1]
