@@ -63,6 +63,14 @@ class MaskedBlockDataset(BatchDataset):
         # Sort keys that also round the number of masked tokens; see ``order_by_length``.
         return rounding_draws(self.seed, self.epoch, indices)
 
+    def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
+        """Return all indices, and an empty list of those to leave out.
+
+        No block is longer than the model's positions. fairseq would leave out of training those above --max-tokens,
+        which may be most of the text; ``batch_by_size`` refuses them.
+        """
+        return indices, []
+
     def batch_by_size(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         """Split indices into batches as ``BatchDataset`` does, and log the fraction of padding."""
         batches = super().batch_by_size(*args, **kwargs)

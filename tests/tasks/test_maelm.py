@@ -71,6 +71,14 @@ def test_workers_and_ranks_change_no_batch(num_shards):
         assert batch["net_input"]["src_tokens"].tolist() == other["net_input"]["src_tokens"].tolist()
 
 
+def test_no_text_is_left_out_for_too_small_batches():
+    task = task_of()
+    dataset = MaskedBlockDataset(UnequalBlocks(), task.scheme, Symbols(1, task.mask_index), EncoderView(), seed=1)
+    # The trainer's limit on positions is the smaller one of the model's and of --max-tokens.
+    with pytest.raises(ValueError, match="--max-tokens 12 is less than the 15 tokens of the longest sequence"):
+        task.get_batch_iterator(dataset, max_tokens=12, max_positions=12, ignore_invalid_inputs=True)
+
+
 def test_options_reach_the_scheme():
     plain = task_of().scheme
     assert plain.word_starts is None and plain.protected is None and plain.mask_prob == 0.15
