@@ -23,12 +23,13 @@ def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch
 
     ``index`` <int64>[B, S, S] has each pair's column of the result.
 
-    On a CPU the sum is computed in double precision and is deterministic.
+    On a CPU the sum is computed in double precision and is deterministic, elsewhere at least in single precision.
     """
     flat = index.view(-1)
     if gradient.device.type != "cpu":
-        by_head = gradient.transpose(0, 1).reshape(gradient.shape[1], -1).to(dtype)
-        return by_head.new_zeros(len(by_head), width).index_add_(1, flat, by_head)
+        precise = torch.promote_types(dtype, torch.float32)
+        by_head = gradient.transpose(0, 1).reshape(gradient.shape[1], -1).to(precise)
+        return by_head.new_zeros(len(by_head), width).index_add_(1, flat, by_head).to(dtype)
     # torch's index_add_ takes 30 times as long here.
     heads = [torch.bincount(flat, head.reshape(-1).double(), width) for head in gradient.unbind(1)]
     return torch.stack(heads).to(dtype)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.bias_gradient import spread, sum_over_distances
@@ -37,6 +38,24 @@ def test_other_devices_sum_the_same():
     index = torch.empty(2, 4, 4, dtype=torch.int64, device="meta")
     sums = sum_over_distances(gradient, index, 7, torch.float32)
     assert sums.shape == (3, 7) and sums.dtype == torch.float32
+
+
+def test_other_devices_never_sum_in_half_precision():
+    """A GPU adds in the type of the sum, so --fp16 would lose most pairs."""
+    added = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function is torch.ops.aten.index_add_.default:
+                added.append([args[0].dtype, args[3].dtype])
+            return function(*args, **kwargs or {})
+
+    gradient = torch.empty(2, 3, 4, 4, dtype=torch.float16, device="meta")
+    index = torch.empty(2, 4, 4, dtype=torch.int64, device="meta")
+    with Watch():
+        sums = sum_over_distances(gradient, index, 7, torch.float16)
+    assert sums.shape == (3, 7) and sums.dtype == torch.float16
+    assert added == [[torch.float32, torch.float32]]
 
 
 def test_dense_adds_distances_and_hides_keys():
