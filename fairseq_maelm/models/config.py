@@ -1,7 +1,7 @@
 """The model's options and their defaults."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -12,7 +12,7 @@ from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
 from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
-from fairseq_maelm.options import PRECISIONS
+from fairseq_maelm.options import PRECISIONS, option
 
 _OF_SIZE = "default: the architecture's"
 _OF_ENCODER = "default: the encoder's"
@@ -52,136 +52,93 @@ DECODER_OPTIONS = (
 class MaelmModelConfig(FairseqDataclass):
     """Options of the model. Options that are None are filled in from the architecture."""
 
-    encoder_layers: Optional[int] = field(default=None, metadata={"help": f"encoder layers ({_OF_SIZE})"})
-    encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"model width ({_OF_SIZE})"})
-    encoder_ffn_embed_dim: Optional[int] = field(default=None, metadata={"help": f"feed-forward width ({_OF_SIZE})"})
-    encoder_attention_heads: Optional[int] = field(default=None, metadata={"help": f"attention heads ({_OF_SIZE})"})
-    decoder_layers: Optional[int] = field(
-        default=None,
-        metadata={"help": f"decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa ({_OF_SIZE})"},
+    encoder_layers: Optional[int] = option(None, help=f"encoder layers ({_OF_SIZE})")
+    encoder_embed_dim: Optional[int] = option(None, help=f"model width ({_OF_SIZE})")
+    encoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width ({_OF_SIZE})")
+    encoder_attention_heads: Optional[int] = option(None, help=f"attention heads ({_OF_SIZE})")
+    decoder_layers: Optional[int] = option(
+        None, help=f"decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa ({_OF_SIZE})"
     )
-    decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={
-            "help": "what the decoder attends to: 'self' its own states (the paper's MAE-LM); 'cross' the encoder's "
-            "output, for predicted positions only; 'self_cross' both; 'causal_cross' the encoder's output and earlier "
-            f"tokens, to predict every token as in BART ({_OF_SIZE})"
-        },
+    decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = option(  # type: ignore[valid-type]
+        None,
+        help="what the decoder attends to: 'self' its own states (the paper's MAE-LM); 'cross' the encoder's "
+        "output, for predicted positions only; 'self_cross' both; 'causal_cross' the encoder's output and earlier "
+        f"tokens, to predict every token as in BART ({_OF_SIZE})",
     )
-    decoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"decoder width ({_OF_ENCODER})"})
-    decoder_ffn_embed_dim: Optional[int] = field(
-        default=None, metadata={"help": f"feed-forward width in the decoder ({_OF_ENCODER})"}
+    decoder_embed_dim: Optional[int] = option(None, help=f"decoder width ({_OF_ENCODER})")
+    decoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width in the decoder ({_OF_ENCODER})")
+    decoder_attention_heads: Optional[int] = option(None, help=f"attention heads in the decoder ({_OF_ENCODER})")
+    layer: Optional[ChoiceEnum(list(LAYERS))] = option(  # type: ignore[valid-type]
+        None,
+        help="layer of both stacks: the paper's, with LayerNorm after each residual sum, or ModernBERT's, "
+        f"with LayerNorm before each sub-layer, a gated feed-forward network and no biases ({_OF_SIZE})",
     )
-    decoder_attention_heads: Optional[int] = field(
-        default=None, metadata={"help": f"attention heads in the decoder ({_OF_ENCODER})"}
+    positions: Optional[ChoiceEnum(list(POSITIONS))] = option(  # type: ignore[valid-type]
+        None,
+        help="positions in the encoder: a table of embeddings and --relative-buckets, or rotary positions "
+        f"instead of both ({_OF_SIZE})",
     )
-    layer: Optional[ChoiceEnum(list(LAYERS))] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={
-            "help": "layer of both stacks: the paper's, with LayerNorm after each residual sum, or ModernBERT's, "
-            f"with LayerNorm before each sub-layer, a gated feed-forward network and no biases ({_OF_SIZE})"
-        },
+    decoder_positions: Optional[ChoiceEnum(list(POSITIONS))] = option(  # type: ignore[valid-type]
+        None, help=f"decoder positions: embeddings alone, or rotary ({_OF_ENCODER})"
     )
-    positions: Optional[ChoiceEnum(list(POSITIONS))] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={
-            "help": "positions in the encoder: a table of embeddings and --relative-buckets, or rotary positions "
-            f"instead of both ({_OF_SIZE})"
-        },
+    rotary_base: Optional[int] = option(
+        None, help=f"base of the rotary positions; their longest wavelength is 2 pi times the base ({_OF_SIZE})"
     )
-    decoder_positions: Optional[ChoiceEnum(list(POSITIONS))] = field(  # type: ignore[valid-type]
-        default=None, metadata={"help": f"decoder positions: embeddings alone, or rotary ({_OF_ENCODER})"}
+    local_rotary_base: Optional[int] = option(
+        None, help="rotary base of all encoder layers that are not global (default: --rotary-base)"
     )
-    rotary_base: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": f"base of the rotary positions; their longest wavelength is 2 pi times the base ({_OF_SIZE})"
-        },
+    local_attention: int = option(
+        0,
+        help="attention window, in tokens, of the encoder layers that are not global: tokens attend to tokens "
+        "at most half a window away, by original positions; with 0, all layers attend to all tokens",
     )
-    local_rotary_base: Optional[int] = field(
-        default=None,
-        metadata={"help": "rotary base of all encoder layers that are not global (default: --rotary-base)"},
+    global_every: int = option(3, help="period of global encoder layers; the first layer of each period is global")
+    dropout: Optional[float] = option(None, help=f"dropout in the encoder; the decoder has none ({_OF_SIZE})")
+    attention_dropout: Optional[float] = option(None, help=f"dropout of attention weights in the encoder ({_OF_SIZE})")
+    pooler_dropout: float = option(0.0, help="dropout in classification heads")
+    attention: ChoiceEnum(list(ATTENTION_BACKENDS)) = option(  # type: ignore[valid-type]
+        "auto",
+        help="implementation of attention: "
+        + ", ".join(f"{backend.about} ({name!r})" for name, backend in BACKENDS.items())
+        + ". Results differ only by rounding and, with dropout, by the random numbers",
     )
-    local_attention: int = field(
-        default=0,
-        metadata={
-            "help": "attention window, in tokens, of the encoder layers that are not global: tokens attend to tokens "
-            "at most half a window away, by original positions; with 0, all layers attend to all tokens"
-        },
+    relative_buckets: Optional[ChoiceEnum(["t5", "reference", "none"])] = option(  # type: ignore[valid-type]
+        None,
+        help="relative bias: T5's buckets, those of the authors' code, or none (default: t5, but none with "
+        "rotary positions)",
     )
-    global_every: int = field(
-        default=3, metadata={"help": "period of global encoder layers; the first layer of each period is global"}
+    relative_num_buckets: Optional[int] = option(None, help=f"number of relative buckets ({_OF_SIZE})")
+    relative_max_distance: Optional[int] = option(
+        None, help=f"distance beyond which all distances share one relative bucket ({_OF_SIZE})"
     )
-    dropout: Optional[float] = field(
-        default=None, metadata={"help": f"dropout in the encoder; the decoder has none ({_OF_SIZE})"}
+    share_decoder_positions: bool = option(False, help="use the encoder's table of position embeddings in the decoder")
+    max_positions: int = option(512, help="length of the longest sequence, <s> and </s> included")
+    layer_norm_eps: float = option(
+        LAYER_NORM_EPS, help="epsilon that LayerNorm adds to the variance; imported models may have another value"
     )
-    attention_dropout: Optional[float] = field(
-        default=None, metadata={"help": f"dropout of attention weights in the encoder ({_OF_SIZE})"}
+    imported_as: ChoiceEnum(["none", *FAMILIES]) = option(  # type: ignore[valid-type]
+        "none",
+        help="type of the published model that the encoder was imported from, set by `maelm import`; it is the "
+        "default format of `maelm export`",
     )
-    pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in classification heads"})
-    attention: ChoiceEnum(list(ATTENTION_BACKENDS)) = field(  # type: ignore[valid-type]
-        default="auto",
-        metadata={
-            "help": "implementation of attention: "
-            + ", ".join(f"{backend.about} ({name!r})" for name, backend in BACKENDS.items())
-            + ". Results differ only by rounding and, with dropout, by the random numbers"
-        },
+    init_std: float = option(
+        0.02,
+        help="standard deviation for initializing linear layers; 0.02 suits widths of 768 and more, "
+        "narrower models learn faster with about 0.55 / sqrt(width)",
     )
-    relative_buckets: Optional[ChoiceEnum(["t5", "reference", "none"])] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={
-            "help": "relative bias: T5's buckets, those of the authors' code, or none (default: t5, but none with "
-            "rotary positions)"
-        },
+    embedding_init_std: float = option(
+        0.02,
+        help="standard deviation of the random embeddings of tokens and positions; with about 0.9 / "
+        "sqrt(width), narrow models need far fewer updates to get beyond word frequencies",
     )
-    relative_num_buckets: Optional[int] = field(
-        default=None, metadata={"help": f"number of relative buckets ({_OF_SIZE})"}
+    precision: ChoiceEnum(list(PRECISIONS)) = option(  # type: ignore[valid-type]
+        "fp32",
+        help="precision of the computation; 'bf16' computes in bfloat16 and keeps weights, gradients, optimizer "
+        "state and checkpoints in single precision. For fp16 use fairseq's --fp16",
     )
-    relative_max_distance: Optional[int] = field(
-        default=None, metadata={"help": f"distance beyond which all distances share one relative bucket ({_OF_SIZE})"}
-    )
-    share_decoder_positions: bool = field(
-        default=False, metadata={"help": "use the encoder's table of position embeddings in the decoder"}
-    )
-    max_positions: int = field(default=512, metadata={"help": "length of the longest sequence, <s> and </s> included"})
-    layer_norm_eps: float = field(
-        default=LAYER_NORM_EPS,
-        metadata={"help": "epsilon that LayerNorm adds to the variance; imported models may have another value"},
-    )
-    imported_as: ChoiceEnum(["none", *FAMILIES]) = field(  # type: ignore[valid-type]
-        default="none",
-        metadata={
-            "help": "type of the published model that the encoder was imported from, set by `maelm import`; it is the "
-            "default format of `maelm export`"
-        },
-    )
-    init_std: float = field(
-        default=0.02,
-        metadata={
-            "help": "standard deviation for initializing linear layers; 0.02 suits widths of 768 and more, "
-            "narrower models learn faster with about 0.55 / sqrt(width)"
-        },
-    )
-    embedding_init_std: float = field(
-        default=0.02,
-        metadata={
-            "help": "standard deviation of the random embeddings of tokens and positions; with about 0.9 / "
-            "sqrt(width), narrow models need far fewer updates to get beyond word frequencies"
-        },
-    )
-    precision: ChoiceEnum(list(PRECISIONS)) = field(  # type: ignore[valid-type]
-        default="fp32",
-        metadata={
-            "help": "precision of the computation; 'bf16' computes in bfloat16 and keeps weights, gradients, optimizer "
-            "state and checkpoints in single precision. For fp16 use fairseq's --fp16"
-        },
-    )
-    compile: bool = field(default=False, metadata={"help": "compile the layers when training on a GPU"})
-    checkpoint_activations: bool = field(
-        default=False,
-        metadata={
-            "help": "recompute each layer in the backward pass instead of storing its activations, which saves memory"
-        },
+    compile: bool = option(False, help="compile the layers when training on a GPU")
+    checkpoint_activations: bool = option(
+        False, help="recompute each layer in the backward pass instead of storing its activations, which saves memory"
     )
     # Declared only to be refused; see fairseq_maelm.models.checks.
     bf16: bool = II("common.bf16")
@@ -197,16 +154,16 @@ def complete_config(cfg: Any) -> None:
     with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():
         # OmegaConf 2.0, which fairseq 0.12.2 needs, returns None for missing options: hasattr finds all of them.
         given = cfg.keys() if OmegaConf.is_config(cfg) else vars(cfg)
-        for option, description in MaelmModelConfig.__dataclass_fields__.items():
+        for field, description in MaelmModelConfig.__dataclass_fields__.items():
             elsewhere = "${" in str(description.default)  # an option of another section
-            if not option.startswith("_") and not elsewhere and option not in given:
-                setattr(cfg, option, description.default)
+            if not field.startswith("_") and not elsewhere and field not in given:
+                setattr(cfg, field, description.default)
         fill_from_size(cfg, name)
-        for option in ("embed_dim", "ffn_embed_dim", "attention_heads"):
-            if getattr(cfg, f"decoder_{option}") is None:
-                setattr(cfg, f"decoder_{option}", getattr(cfg, f"encoder_{option}"))
+        for field in ("embed_dim", "ffn_embed_dim", "attention_heads"):
+            if getattr(cfg, f"decoder_{field}") is None:
+                setattr(cfg, f"decoder_{field}", getattr(cfg, f"encoder_{field}"))
         buckets = "none" if cfg.positions == "rotary" else "t5"
         last = {"decoder_positions": cfg.positions, "local_rotary_base": cfg.rotary_base, "relative_buckets": buckets}
-        for option, value in last.items():
-            if getattr(cfg, option) is None:
-                setattr(cfg, option, value)
+        for field, value in last.items():
+            if getattr(cfg, field) is None:
+                setattr(cfg, field, value)

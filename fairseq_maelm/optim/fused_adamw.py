@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, List
 
 import torch
@@ -13,6 +13,7 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_maelm.optim.adamw import AdamW, multiply, norm_of_all
+from fairseq_maelm.options import option
 
 _STATE = {"step", "exp_avg", "exp_avg_sq"}
 
@@ -21,11 +22,9 @@ _STATE = {"step", "exp_avg", "exp_avg_sq"}
 class FusedAdamWConfig(FairseqDataclass):
     """Options, with the names and defaults of fairseq's ``adam``."""
 
-    adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "decay of the first and the second moment"})
-    adam_eps: float = field(default=1e-8, metadata={"help": "epsilon, added to the root of the second moment"})
-    weight_decay: float = field(
-        default=0.0, metadata={"help": "decoupled weight decay of all parameters, as in fairseq"}
-    )
+    adam_betas: Any = option((0.9, 0.999), help="decay of the first and the second moment")
+    adam_eps: float = option(1e-8, help="epsilon, added to the root of the second moment")
+    weight_decay: float = option(0.0, help="decoupled weight decay of all parameters, as in fairseq")
     lr: List[float] = II("optimization.lr")
 
 

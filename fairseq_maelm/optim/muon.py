@@ -8,7 +8,7 @@ then change as much as with AdamW, and --lr has the same meaning for all paramet
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from fairseq_maelm.modules.autocast import multiplies_bfloat16
 from fairseq_maelm.optim.adamw import AdamW, is_half
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
 from fairseq_maelm.optim.parameter_groups import HIDDEN, UNDECAYED, matrices_in
+from fairseq_maelm.options import option
 
 # A step of the Newton-Schulz iteration is a x + b x^3 + c x^5, with a, b, c of https://kellerjordan.github.io/posts/muon.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
@@ -33,13 +34,9 @@ _ELEMENTS_TOGETHER = 2**24
 class MuonConfig(FusedAdamWConfig):
     """Options of AdamW and of Muon."""
 
-    weight_decay: float = field(
-        default=0.0, metadata={"help": "decoupled weight decay of matrices; norms and biases have none"}
-    )
-    muon_momentum: float = field(default=0.95, metadata={"help": "momentum of the hidden matrices' gradients"})
-    muon_lr_ratio: float = field(
-        default=1.0, metadata={"help": "learning rate of the hidden matrices, as a multiple of --lr"}
-    )
+    weight_decay: float = option(0.0, help="decoupled weight decay of matrices; norms and biases have none")
+    muon_momentum: float = option(0.95, help="momentum of the hidden matrices' gradients")
+    muon_lr_ratio: float = option(1.0, help="learning rate of the hidden matrices, as a multiple of --lr")
 
 
 class MuonAdamW(AdamW):
