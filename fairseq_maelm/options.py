@@ -179,23 +179,6 @@ def add_output(parser: Any, text: str, metavar: str = "FOLDER", required: bool =
     parser.add_argument("--output", required=required, type=kind, metavar=metavar, help=f"{text}{default}")
 
 
-def add_batch_size(parser: Any, default: int = 32, what: str = "examples") -> None:
-    """Declare ``--batch-size``."""
-    text = f"number of {what} in a batch"
-    parser.add_argument("--batch-size", type=number(int, 1), default=default, metavar="N", help=text)
-
-
-def add_batch_tokens(parser: Any, default: int = 16_384) -> None:
-    """Declare ``--batch-tokens``."""
-    text = "number of tokens in a batch"
-    parser.add_argument("--batch-tokens", type=number(int, 1), default=default, metavar="N", help=text)
-
-
-def add_seed(parser: Any, decides: str) -> None:
-    """Declare ``--seed``."""
-    parser.add_argument("--seed", type=number(int, 0), default=1, metavar="N", help=f"random seed of {decides}")
-
-
 def add_device(parser: Any) -> None:
     """Declare ``--device``; --help does not import torch, because argparse exits before it converts the default."""
     text = "device to compute on: cpu, cuda or cuda:N (default: cuda if there is a GPU, otherwise cpu)"

@@ -10,7 +10,7 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.doubtful_results import warn_about_training
 from fairseq_maelm.finetuning.kinds import kinds
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipe
-from fairseq_maelm.options import UsageError, add_checkpoint, add_output, add_seed, existing_path, number
+from fairseq_maelm.options import UsageError, add_checkpoint, add_output, existing_path, number
 from fairseq_maelm.training.options import (
     add_machine_arguments,
     count_gpus,
@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warm-up", type=number(float, 0, 1), metavar="X", help="fraction of the updates for learning rate warm-up"
     )
     group = parser.add_argument_group("the run")
-    add_seed(group, "data order, new weights and dropout")
+    group.add_argument(
+        "--seed", type=number(int, 0), default=1, metavar="N", help="random seed of data order, new weights and dropout"
+    )
     add_machine_arguments(group, "1 if the machine has any")
     add_run_arguments(group)
 

@@ -14,11 +14,11 @@ from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_cla
 from fairseq_maelm.finetuning.kinds import kinds, predict_input
 from fairseq_maelm.options import (
     UsageError,
-    add_batch_size,
     add_checkpoint,
     add_device,
     add_output,
     existing_path,
+    number,
     vocabulary_folder,
 )
 
@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write precision, recall and F1 of each label and, for few labels, the confusion matrix",
     )
-    add_batch_size(parser)
+    parser.add_argument(
+        "--batch-size", type=number(int, 1), default=32, metavar="N", help="number of examples in a batch"
+    )
     add_device(parser)
     options = {}
     for name, kind in kinds().items():

@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
     )  # fmt: skip
     parser.add_argument("--precision", choices=options.PRECISIONS, default="fp32", help="precision of the computation")
-    options.add_batch_tokens(parser, 4096)
+    parser.add_argument(
+        "--batch-tokens", type=options.number(int, 1), default=4096, metavar="N", help="number of tokens in a batch"
+    )
     options.add_json(parser)
     options.add_device(parser)
 
