@@ -70,19 +70,13 @@ def number(kind: type, minimum: float = float("-inf"), maximum: float = float("i
             value = kind(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not {'an integer' if kind is int else 'a number'}") from None
-        if problem := out_of_range(value, minimum, maximum):
-            raise argparse.ArgumentTypeError(problem)
+        if not minimum <= value <= maximum:
+            limit = "a number" if minimum == float("-inf") else f"at least {minimum}"
+            limit = limit if maximum == float("inf") else f"between {minimum} and {maximum}"
+            raise argparse.ArgumentTypeError(f"must be {limit}, not {value}")
         return value
 
     return convert
-
-
-def out_of_range(value: float, minimum: float = float("-inf"), maximum: float = float("inf")) -> str:
-    """Return an error message for a value outside its limits, or an empty string."""
-    if minimum <= value <= maximum:
-        return ""
-    limit = "a number" if minimum == float("-inf") else f"at least {minimum}"
-    return f"must be {limit if maximum == float('inf') else f'between {minimum} and {maximum}'}, not {value}"
 
 
 def named(text: str) -> tuple[str, str]:
