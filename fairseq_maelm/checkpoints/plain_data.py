@@ -255,9 +255,3 @@ def check_weights(weights: dict[str, Any], path: Path) -> None:
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(f"{path} holds {name} with numbers that are not finite: its training has diverged")
-
-
-def numbered(weights: dict[str, Tensor], prefix: str) -> Iterator[int]:
-    """Yield layer indices: the numbers after ``prefix`` in the weight names."""
-    pattern = re.compile(re.escape(prefix) + r"(\d{1,6})\.")
-    yield from {int(found[1]) for found in map(pattern.match, weights) if found}

@@ -22,7 +22,6 @@ from fairseq_maelm.checkpoints.plain_data import (
     averaged_state,
     check_weights,
     declared_options,
-    numbered,
     plain_sections,
     read_state,
     shown,
@@ -259,7 +258,8 @@ def check_depth(path: Path, option: str, layers: int, weights: dict[str, Tensor]
     """Refuse a number of layers that does not match the weights or is out of range."""
     if layers > _DEEPEST:
         raise CheckpointError(f"{path} says {option} {layers}, but at most {_DEEPEST} layers are supported")
-    found = sorted(numbered(weights, prefix))
+    numbers = map(re.compile(re.escape(prefix) + r"(\d{1,6})\.").match, weights)
+    found = sorted({int(number[1]) for number in numbers if number})
     if found != list(range(min(layers, len(found) + 1))):
         raise CheckpointError(f"{path} says {option} {layers}, but holds weights of {len(found)} layers")
 
