@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.tokenizer import find_imported_tokenizer
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
@@ -21,10 +20,11 @@ def find_tokenizer(folder: str, data: str) -> str:
     """
     places = list(dict.fromkeys([data, os.path.join(data, "input0"), folder, os.path.join(folder, "input0")]))
     for place in places:
-        model = os.path.join(place, SENTENCEPIECE_MODEL)
-        found = model if os.path.exists(model) else find_imported_tokenizer([place])
-        if found is not None:
-            return found
+        model, tokenizer = os.path.join(place, SENTENCEPIECE_MODEL), os.path.join(place, TOKENIZER_FILE)
+        if os.path.exists(model):
+            return model
+        if os.path.exists(tokenizer) and os.path.exists(os.path.join(place, DICTIONARY_FILE)):
+            return tokenizer
     raise FileNotFoundError(
         f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}, nor a {TOKENIZER_FILE} of `maelm import` with its "
         "dict.txt: copy the file that the corpus was prepared with into one of these folders"

@@ -8,10 +8,10 @@ from fairseq.data import Dictionary
 from sentencepiece import SentencePieceProcessor
 
 from fairseq_maelm.files.atomic import read_regular
-from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
+from fairseq_maelm.text.imported import TokenizerEncoder
 from fairseq_maelm.text.tokenizer_file import encode_text
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, FairseqEncoder, load_sentencepiece
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
+from fairseq_maelm.text.vocabulary import FairseqEncoder, load_sentencepiece
 
 # A serialized protocol buffer that sets the normalizer's add_dummy_prefix and remove_extra_whitespaces to false.
 # Appending it to a serialized model overrides these fields, without a protocol buffer library.
@@ -112,12 +112,3 @@ TextTokenizer = Tokenizer | ImportedTokenizer
 def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
     """Open a sentencepiece model or a tokenizer.json, depending on the file's suffix."""
     return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
-
-
-def find_imported_tokenizer(places: Sequence[str]) -> str | None:
-    """Return the tokenizer.json of the first folder with dict.txt but without a sentencepiece model, or None."""
-    for place in map(Path, places):
-        found = [(place / name).exists() for name in (TOKENIZER_FILE, DICTIONARY_FILE, MODEL_FILE)]
-        if found == [True, True, False]:
-            return str(place / TOKENIZER_FILE)
-    return None
