@@ -9,10 +9,6 @@ from fairseq.data import FairseqDataset
 
 from fairseq_maelm.data.length_buckets import WIDEST, order_by_length
 
-# "buckets": similar lengths together, in random order within a bucket; "shuffled": random; "shortest" and "longest":
-# by length, shortest or longest first, the same in every epoch.
-ORDERS = ("buckets", "shuffled", "shortest", "longest")
-
 
 class BatchDataset(FairseqDataset):
     """A dataset in which an item is one or several sequences; subclasses define ``collate``, which makes a batch.
@@ -22,7 +18,8 @@ class BatchDataset(FairseqDataset):
 
     Args:
         sizes: <int>[items] length of each item's longest sequence, in tokens.
-        order: order of the items in an epoch, one of ``ORDERS``.
+        order: order of the items in an epoch: "buckets" of similar lengths, in random order within a bucket; or
+            "shortest" first, the same in every epoch.
         seed: seed of the order.
         token_counts: <int>[items] number of tokens per item for ``--max-tokens``; by default ``sizes``.
         fixed_epoch: if given, all epochs use the random numbers of this epoch.
@@ -93,10 +90,7 @@ class BatchDataset(FairseqDataset):
         """Sort an epoch's items <int64>[n] in the epoch's order."""
         if self.order == "buckets":
             return indices[order_by_length(self.sizes[indices], self._draws(indices), self.widest_bucket)]
-        if self.order == "shuffled":
-            return indices[np.random.default_rng([self.seed, self.epoch]).permutation(len(indices))]
-        sizes = self.sizes[indices]
-        return indices[np.argsort(-sizes if self.order == "longest" else sizes, kind="stable")]
+        return indices[np.argsort(self.sizes[indices], kind="stable")]
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
         """Return random keys <float64>[n] in [0, 1) that order the items within each bucket."""
