@@ -44,16 +44,16 @@ class CheckpointScorer:
 
     def __init__(self, hub: MaelmHubInterface) -> None:
         self._hub, self.model = hub, hub.model
-        self._view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
+        self.view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
         if hub.model.lm_head is None:
             raise ValueError(
                 "the checkpoint has no LM head, as after fine-tuning: give one from pretraining or from prompting"
             )
         if hub.model.decoder is not None and hub.model.decoder.autoregressive:
             raise ValueError("the model's decoder reads from left to right, so it cannot predict hidden tokens")
-        if self._view.masked_input in ("random", "random_kept"):
+        if self.view.masked_input in ("random", "random_kept"):
             raise ValueError(
-                f"with --masked-input {self._view.masked_input} the encoder saw random tokens in place of hidden ones, "
+                f"with --masked-input {self.view.masked_input} the encoder saw random tokens in place of hidden ones, "
                 "so scores would not be reproducible: give a checkpoint with another --masked-input"
             )
         self.mask, self.pad, self.precision = hub.model.mask_index, hub.dictionary.pad(), hub.model.precision
@@ -71,12 +71,6 @@ class CheckpointScorer:
                 )
             sentences.append(Sentence(np.concatenate([[first], tokens, [last]]), np.concatenate([[-1], words, [-1]])))
         return sentences
-
-    def collate(
-        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], asked: NDArray[np.bool_]
-    ) -> dict[str, Any]:
-        """Make the model's input from right-padded tokens <int64>[B, T]; ``asked`` marks the masks to predict."""
-        return encoder_input_of_masks(tokens, lengths, tokens == self.mask, self._view, self.pad, asked)
 
     def log_probabilities(self, batch: dict[str, Any], target: Tensor) -> Tensor:
         """Return log-probabilities <float32>[B, K] of K candidate tokens <int64>[B, K] at the masks to predict."""
@@ -142,9 +136,10 @@ def _fill(scorer: CheckpointScorer, targets: dict[_Context, dict[int, float]], b
         asked[np.arange(len(places)), [contexts[place][0] for place in places]] = True
         wanted = [np.array(list(targets[contexts[place]])) for place in places]
         # Contexts with fewer targets than others are padded with symbol 0, whose result is ignored.
-        return scorer.collate(tokens, lengths[places], asked), torch.from_numpy(
-            pad_rows(wanted, np.array(list(map(len, wanted))), 0)
-        )
+        targets_of_masks = pad_rows(wanted, np.array(list(map(len, wanted))), 0)
+        masks, view = tokens == scorer.mask, scorer.view
+        net_input = encoder_input_of_masks(tokens, lengths[places], masks, view, scorer.pad, asked)
+        return net_input, torch.from_numpy(targets_of_masks)
 
     def forward(batch: tuple[Any, Tensor]) -> list[list[float]]:
         return scorer.log_probabilities(*batch).double().tolist()
