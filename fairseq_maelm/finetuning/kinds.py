@@ -11,11 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-def no_recipe(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Return None: this kind has no prepared folders with recipes."""
-    return None
-
-
 class Kind(NamedTuple):
     """A kind of task.
 
@@ -29,7 +24,7 @@ class Kind(NamedTuple):
 
     tasks: tuple[str, ...]
     add_options: Callable[[argparse.ArgumentParser], None]
-    recipe: Callable[[Path, Mapping[str, Any]], str | None] = no_recipe
+    recipe: Callable[[Path, Mapping[str, Any]], str | None] = lambda folder, manifest: None
     accepts: tuple[str, ...] = ()
 
 
