@@ -59,12 +59,7 @@ def write_with_first_checkpoint(files: dict[Path, bytes]) -> None:
 
 def write_waiting_files() -> None:
     """Write the scheduled files, if any; called before each checkpoint is saved."""
-    write_setup_files(_waiting)
-    _waiting.clear()
-
-
-def write_setup_files(files: dict[Path, bytes]) -> None:
-    """Write each file atomically."""
-    for target, content in files.items():
+    for target, content in _waiting.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(target, content)
+    _waiting.clear()

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
-from fairseq_maelm.fairseq_fixes.setup_files import read_setup_files, write_setup_files
+from fairseq_maelm.fairseq_fixes.setup_files import (
+    read_setup_files,
+    write_waiting_files,
+    write_with_first_checkpoint,
+)
 from fairseq_maelm.finetuning.sentences.task import SentencesTask
 from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.tasks.maelm import MaelmTask
@@ -47,7 +51,8 @@ def test_files_of_the_tasks(kind: type, files: tuple[str, ...], kept: list[str],
     folder.mkdir()
     task = task_of(kind, f"{data}:{tmp_path / 'another shard'}")
     for _ in range(2):  # The second time nothing is missing.
-        write_setup_files(read_setup_files(task, folder))
+        write_with_first_checkpoint(read_setup_files(task, folder))
+        write_waiting_files()
         assert sorted(contents(folder)) == kept
         assert contents(folder).items() <= contents(data).items()
     assert read_setup_files(task_of(kind, str(folder)), folder) == {}
