@@ -48,17 +48,13 @@ class SourceFiles:
         """The source's configuration."""
         return dict(json.loads(self.files[CONFIG_FILE]))
 
-    @property
-    def token_types(self) -> Tensor | None:
-        """The embeddings of token types <float>[types, D], if the source has them."""
-        return self.weights.get(_TOKEN_TYPES)
-
     def write(self, folder: Path) -> None:
         """Write ``SOURCE_FILE`` to the dictionary's folder."""
         from safetensors.torch import save_file
 
         tensors = {"order": self.order, "vocabulary": torch.tensor(self.vocabulary)}
-        tensors |= {f"file:{name}": _bytes(content) for name, content in self.files.items()}
+        for name, content in self.files.items():
+            tensors[f"file:{name}"] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         tensors |= {f"weight:{name}": weight.contiguous().clone() for name, weight in self.weights.items()}
         save_file(tensors, folder / SOURCE_FILE)
         # The library makes files that only their owner can read.
@@ -92,14 +88,10 @@ class SourceFiles:
         addition, values that training has not changed are taken from the source. Rows before the first position are
         unused and stay as they were.
         """
-        table, types = self.weights[_POSITIONS].clone(), self.token_types
+        table, types = self.weights[_POSITIONS].clone(), self.weights.get(_TOKEN_TYPES)
         theirs, added = table[len(table) - len(ours) :], torch.zeros(()) if types is None else types[0]
         theirs.copy_(torch.where(ours == theirs + added, theirs, ours - added))
         return table
-
-
-def _bytes(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def kept_weights(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
