@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairseq_maelm.files.atomic import CorpusError, read_json, write_json
 
@@ -59,11 +60,10 @@ def _damaged(path: str, reason: str) -> ValueError:
     return ValueError(f"{path} is damaged: {reason}. Copy it again, or prepare the text again")
 
 
-def read_arrays(path: Path, mapped: bool = False) -> Any:
-    """Read a .npz as a dictionary of arrays, or a .npy as an array; raise a ValueError if it is damaged."""
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read a .npz as a dictionary of arrays; raise a ValueError if it is damaged."""
     try:
-        content = np.load(path, mmap_mode="r" if mapped else None)
-        return dict(content) if path.suffix == ".npz" else content
+        return dict(np.load(path))
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, FileNotFoundError):
             raise

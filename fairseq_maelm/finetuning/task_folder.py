@@ -67,5 +67,4 @@ def load_split(folder: Path, kind: str, split: str) -> dict[str, NDArray[Any]]:
     splits = read_manifest(folder, kind)["splits"]
     if split not in splits:
         raise FileNotFoundError(f"{folder} has no split {split!r}, only {', '.join(splits)}")
-    arrays: dict[str, NDArray[Any]] = read_arrays(folder / f"{split}.npz")
-    return arrays
+    return read_arrays(folder / f"{split}.npz")
