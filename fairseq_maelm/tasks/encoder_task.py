@@ -18,6 +18,8 @@ class EncoderTask(FairseqTask):
     name: str  # of the task and of its criterion
     # Files that set up the task, as paths relative to the data folder; they are copied into the save folder.
     setup_files: ClassVar[tuple[str, ...]] = VOCABULARY_FILES
+    # Read by the model: tasks that predict masked tokens need its decoder and LM head.
+    predicts_masked_tokens = False
 
     def __init__(self, cfg: Any, dictionary: Dictionary, longest: int) -> None:
         super().__init__(cfg)
@@ -75,8 +77,8 @@ class EncoderTask(FairseqTask):
 
     @property
     def target_dictionary(self) -> Dictionary | None:
-        """The dictionary of predicted tokens; None unless a task overrides this property."""
-        return None
+        """The dictionary of predicted tokens, that of the input; None if masked tokens are not predicted."""
+        return self.dictionary if type(self).predicts_masked_tokens else None
 
     def max_positions(self) -> int:
         """Return the largest number of tokens in a sequence."""

@@ -120,7 +120,6 @@ class MaelmTask(EncoderTask):
     """
 
     name = "maelm"
-    # Read by the model: this task needs decoder and LM head.
     predicts_masked_tokens = True
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
@@ -253,8 +252,3 @@ class MaelmTask(EncoderTask):
         reason = excess(float(stats["loss"]), bound) if bound and self._read is self.datasets.get(GENERAL) else None
         if reason is not None:
             stop_training(reason)
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """The dictionary of predicted tokens, equal to the source dictionary."""
-        return self.dictionary

@@ -133,7 +133,6 @@ class PromptTask(EncoderTask):
     """Classification or regression by label words at a mask, with the checkpoint's decoder and LM head."""
 
     name = "maelm_prompt"
-    # Tells the model to keep its decoder and prediction head.
     predicts_masked_tokens = True
 
     def __init__(self, cfg: Any, dictionary: Dictionary, prompter: Prompter, view: EncoderView) -> None:
@@ -205,11 +204,6 @@ class PromptTask(EncoderTask):
         """Log the criterion's metrics and, in validation, the prompt's metrics of the whole set."""
         super().reduce_metrics(logging_outputs, criterion)
         log_predictions(logging_outputs, self.prompter.prompt.metrics)
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """The dictionary of predicted tokens, equal to the source dictionary."""
-        return self.dictionary
 
 
 @register_criterion("maelm_prompt", dataclass=NoOptions)
