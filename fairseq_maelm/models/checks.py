@@ -184,5 +184,5 @@ def check_backend(path: str) -> None:
             f"--attention {path} needs a CUDA GPU, and torch finds none: use --attention auto or, for a checkpoint "
             "that was trained with it, --model-overrides \"{'attention': 'auto'}\""
         )
-    if path == "triton" and not triton.is_installed():
+    if path == "triton" and not triton.operator.INSTALLED:
         raise ValueError("--attention triton needs the package triton: install it, or use --attention auto")

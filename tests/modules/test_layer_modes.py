@@ -191,7 +191,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch, "forward", forward)
     monkeypatch.setattr(launch, "backward", backward)
-    monkeypatch.setattr(triton._KERNELS, "unavailable_because", lambda query: None)
+    monkeypatch.setattr(triton.operator, "unavailable_because", lambda query: None)
     monkeypatch.setattr(sdpa, "attend_between", attend_between)
     monkeypatch.setattr(sdpa, "_has_flash", lambda query: True)
     monkeypatch.setattr(layer_modes, "worth_compiling", lambda states: True)

@@ -42,7 +42,7 @@ _PLAIN_FASTER_BELOW = 2**23
 
 def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
     if query.device.type == "cuda":
-        return triton.attend(query, key, value, bias, dropout, asked_for=False)
+        return triton.attend(query, key, value, bias, dropout, strict=False)
     if query.device.type != "cpu" or torch.compiler.is_compiling():  # the package's CPU functions cannot be traced
         return sdpa.attend(query, key, value, bias, dropout)
     if not (torch.is_grad_enabled() or dropout) and key.shape[2] <= cpu.SHORT:
@@ -57,7 +57,7 @@ def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, bias: AttentionB
 
 def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
     if qkv.device.type == "cuda":
-        return triton.attend_qkv(qkv, bias, dropout, asked_for=False)
+        return triton.attend_qkv(qkv, bias, dropout, strict=False)
     return attend_parts(_attend_anywhere, qkv, bias, dropout)
 
 
@@ -72,7 +72,7 @@ def _local_by_torch(query: Tensor, bias: AttentionBias, dropout: float) -> Way:
 
 def _local_anywhere(query: Tensor, bias: AttentionBias, dropout: float) -> Way:
     if query.device.type == "cuda":
-        return Way.WHOLE if triton.skips_hidden(query, bias, asked_for=False) else Way.BLOCKS
+        return Way.WHOLE if triton.skips_hidden(query, bias, strict=False) else Way.BLOCKS
     slow = query.dtype == torch.bfloat16 and query.requires_grad  # see ``_attend_anywhere``
     return Way.BLOCKS if slow else _local_by_torch(query, bias, dropout)
 

@@ -36,8 +36,7 @@ def choose_backend(monkeypatch):
             for name, module in (("cpu", cpu), ("plain", reference), ("sdpa", sdpa)):
                 if backend != name:
                     patched.setattr(module, "attend", stop_at(name))
-            kernels = SimpleNamespace(relative_attention=stop_at("triton"))
-            patched.setattr(triton, "_KERNELS", kernels)
+            patched.setattr(triton.operator, "relative_attention", stop_at("triton"))
             patched.setattr(triton, "_arguments", lambda *of_query: ())
             if backend in ("cpu", "plain", "sdpa"):
                 kind = {"cpu": cpu, "plain": reference, "sdpa": sdpa}[backend]
@@ -85,7 +84,7 @@ def test_choice_of_rotary_attention_on_a_cpu(choose_backend, dtype, length, trai
 
 def test_choice_on_a_gpu(monkeypatch, choose_backend):
     query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, shape=(2, 2, 4, 8))
-    monkeypatch.setattr(triton, "refusal", lambda *of_query: None)
+    monkeypatch.setattr(triton.operator, "unavailable_because", lambda query: None)
     for backend in ("auto", "triton"):
         assert choose_backend(query, relative_bias(), 0.1, backend) == "triton"
         assert choose_backend(query, relative_bias(lengths=torch.ones(2)), 0.1, backend) == "triton"
@@ -97,18 +96,19 @@ def test_choice_on_a_gpu(monkeypatch, choose_backend):
         assert choose_backend(query, relative_bias(), 0.1, backend) == backend
     with pytest.raises(ValueError, match="--attention cpu cannot run on cuda"):
         choose_backend(query, relative_bias(), 0.1, "cpu")
-    monkeypatch.setattr(triton, "refusal", lambda *of_query: "too old")
+    monkeypatch.setattr(triton.operator, "unavailable_because", lambda query: "too old")
     assert choose_backend(query, relative_bias(), 0.1) == "sdpa"
     with pytest.raises(ValueError, match="--attention triton cannot run: too old. Use --attention auto"):
         choose_backend(query, relative_bias(), 0.1, "triton")
 
 
-NO_GPU = SimpleNamespace(unavailable_because=lambda query: "no GPU")
-
-
-@pytest.mark.parametrize(("kernels", "reason"), [(None, "not installed"), (NO_GPU, "no GPU")], ids=["none", "no GPU"])
-def test_kernels_that_are_missing_are_named(monkeypatch, kernels, reason):
-    monkeypatch.setattr(triton, "_KERNELS", kernels)
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [("INSTALLED", False, "not installed"), ("unavailable_because", lambda query: "no GPU", "no GPU")],
+    ids=["none", "no GPU"],
+)
+def test_kernels_that_are_missing_are_named(monkeypatch, name, value, reason):
+    monkeypatch.setattr(triton.operator, name, value)
     problem = Problem(2, 2, 9, 4, 12, shared=False, padded=False)
     with pytest.raises(ValueError, match=reason):
         problem.outputs("triton")
@@ -121,7 +121,7 @@ def test_impossible_backends(monkeypatch):
     with pytest.raises(ValueError, match="needs a CUDA GPU"):
         check_backend("triton")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(triton, "_KERNELS", None)
+    monkeypatch.setattr(triton.operator, "INSTALLED", False)
     with pytest.raises(ValueError, match="needs the package triton"):
         check_backend("triton")
     for name, backend in BACKENDS.items():

@@ -419,7 +419,7 @@ def test_follows_autocast():
 def test_says_why_it_is_unavailable(monkeypatch):
     query = torch.zeros(1, 1, 2, 32)
     monkeypatch.setattr(attention_triton, "INTERPRETED", True)
-    assert attention_triton.available(query)
+    assert attention_triton.unavailable_because(query) is None
     assert "float64" in attention_triton.unavailable_because(query.double())
     assert "160" in attention_triton.unavailable_because(torch.zeros(1, 1, 2, 160))
     monkeypatch.setattr(attention_triton, "INTERPRETED", False)

@@ -45,11 +45,6 @@ def unavailable_because(query: Tensor) -> str | None:
     return None
 
 
-def available(query: Tensor) -> bool:
-    """Return True if ``relative_attention`` takes queries like these; see ``unavailable_because``."""
-    return unavailable_because(query) is None
-
-
 def draw_seed(device: torch.device) -> Tensor:
     """Draw a dropout seed <int64>[1] from the device's random state, without synchronization."""
     return torch.randint(2**62, (1,), device=device)
