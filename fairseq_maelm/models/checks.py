@@ -78,10 +78,10 @@ def refuse_stock_bf16(config: Any) -> None:
         ValueError: --bf16 is set; the message names the option to use instead.
     """
     try:
-        asked_for = getattr(config, "bf16", False) is True
+        is_set = getattr(config, "bf16", False) is True
     except OmegaConfBaseException:  # the section "model" alone, whose reference to "common" cannot be resolved
-        asked_for = False
-    if asked_for:
+        is_set = False
+    if is_set:
         raise ValueError(
             "fairseq's --bf16 and --memory-efficient-bf16 (common.bf16) ask for a TPU or round the weights "
             "in checkpoints: use --precision bf16 (model.precision=bf16) instead"

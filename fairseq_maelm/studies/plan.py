@@ -164,14 +164,14 @@ class Steps:
     ) -> None:
         self.steps: dict[str, dict[str, Any]] = content["steps"]
         self.rows, self.tasks, self.seeds, self.functions, self.content = rows, tasks, seeds, functions, content
-        self.own = {name: value for name, value in content.items() if not isinstance(value, dict)}
-        for name, value in self.own.items():
+        self.given = {name: value for name, value in content.items() if not isinstance(value, dict)}
+        for name, value in self.given.items():
             if value is None:
                 raise ValueError(f"the plan needs --set {name}=PATH")
             for path in value if isinstance(value, list) else ():
                 _refuse_missing(path, f"--set {name}")
         found = {name: own for each in reversed(functions) for name, own in getattr(each, "PLACES", {}).items()}
-        self.places = Places({**self.own, **content.get("texts", {}), "plan": content, **known}, found)
+        self.places = Places({**self.given, **content.get("texts", {}), "plan": content, **known}, found)
         # (step, places, axis -> value) of each job.
         self.instances = [
             (name, *own)
@@ -186,11 +186,11 @@ class Steps:
     def settings(self) -> dict[str, Any]:
         """Return the settings to compare with those of earlier commands, and under "runs" the axes of each job."""
         listed = {f"{axis}s" for step in self.steps.values() for axis in step.get("each", "").split()}
-        own = {name: value for name, value in self.own.items() if name not in {*listed, "report"}}
+        own = {name: value for name, value in self.given.items() if name not in {*listed, "report"}}
         tables = {name: value for name, value in self.content.items() if isinstance(value, dict)}
         return {
             **{name: _fingerprint(value) if isinstance(value, list) else str(value) for name, value in own.items()},
-            **({"seeds": len(self._values("seed", {}, self.places))} if "seeds" in {*listed} & {*self.own} else {}),
+            **({"seeds": len(self._values("seed", {}, self.places))} if "seeds" in {*listed} & {*self.given} else {}),
             "plan": {name: table for name, table in tables.items() if name not in {*listed, *_NOT_COMPARED}},
             **{
                 kind: {

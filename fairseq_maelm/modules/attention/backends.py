@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_maelm.modules.attention import cpu, reference, sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.local import Way
+from fairseq_maelm.modules.attention.local import LocalMethod
 from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
 
 
@@ -21,14 +21,14 @@ class Backend(NamedTuple):
         attend: the function. It must respect ``AttentionBias.dense`` and ``blind``; its inputs are already rotated.
         attend_qkv: the same function for queries, keys and values in one tensor.
         device: the only type of device that the backend runs on; None for all.
-        local: function (query, bias without a window, dropout) -> the ``Way`` to compute local attention.
+        local: function (query, bias without a window, dropout) -> the ``LocalMethod`` to compute local attention.
     """
 
     about: str
     attend: Attend
     attend_qkv: Callable[[Tensor, AttentionBias | None, float], Tensor]
     device: str | None = None
-    local: Callable[[Tensor, AttentionBias, float], Way] = lambda query, bias, dropout: Way.BLOCKS
+    local: Callable[[Tensor, AttentionBias, float], LocalMethod] = lambda query, bias, dropout: LocalMethod.BLOCKS
 
 
 def _of_parts(about: str, attend: Attend, device: str | None = None) -> Backend:
@@ -61,20 +61,20 @@ def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float
     return attend_parts(_attend_anywhere, qkv, bias, dropout)
 
 
-def _local_by_triton(query: Tensor, bias: AttentionBias, dropout: float) -> Way:
-    return Way.WHOLE if triton.skips_hidden(query, bias) else Way.BLOCKS
+def _local_by_triton(query: Tensor, bias: AttentionBias, dropout: float) -> LocalMethod:
+    return LocalMethod.WHOLE if triton.skips_hidden(query, bias) else LocalMethod.BLOCKS
 
 
-def _local_by_torch(query: Tensor, bias: AttentionBias, dropout: float) -> Way:
+def _local_by_torch(query: Tensor, bias: AttentionBias, dropout: float) -> LocalMethod:
     fused = query.device.type == "cpu" and not (dropout or bias.needs_gradient or torch.compiler.is_compiling())
-    return Way.WINDOWS if fused else Way.BLOCKS
+    return LocalMethod.WINDOWS if fused else LocalMethod.BLOCKS
 
 
-def _local_anywhere(query: Tensor, bias: AttentionBias, dropout: float) -> Way:
+def _local_anywhere(query: Tensor, bias: AttentionBias, dropout: float) -> LocalMethod:
     if query.device.type == "cuda":
-        return Way.WHOLE if triton.skips_hidden(query, bias, strict=False) else Way.BLOCKS
+        return LocalMethod.WHOLE if triton.skips_hidden(query, bias, strict=False) else LocalMethod.BLOCKS
     slow = query.dtype == torch.bfloat16 and query.requires_grad  # see ``_attend_anywhere``
-    return Way.BLOCKS if slow else _local_by_torch(query, bias, dropout)
+    return LocalMethod.BLOCKS if slow else _local_by_torch(query, bias, dropout)
 
 
 # Keys are the values of --attention.

@@ -100,8 +100,8 @@ class MultiHeadAttention(nn.Module):
             attended = self.backend.attend(query, key, value, bias, dropout)
         else:
             assert bias is not None, "local attention needs positions"
-            way = self.backend.local(query, bias, dropout)
-            attended = attend_local(self.backend.attend, query, key, value, bias, self.window, dropout, way)
+            method = self.backend.local(query, bias, dropout)
+            attended = attend_local(self.backend.attend, query, key, value, bias, self.window, dropout, method)
         return attended.transpose(1, 2)
 
 

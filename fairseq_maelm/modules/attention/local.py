@@ -27,7 +27,7 @@ _SMALLEST_BLOCK = 16
 _DENSE_BLOCKS = 5
 
 
-class Way(Enum):
+class LocalMethod(Enum):
     """A way to compute local attention: in blocks, in views of blocks, or in whole sequences with parts skipped."""
 
     BLOCKS = 0
@@ -43,7 +43,7 @@ def attend_local(
     bias: AttentionBias,
     window: int,
     dropout: float,
-    way: Way = Way.BLOCKS,
+    method: LocalMethod = LocalMethod.BLOCKS,
 ) -> Tensor:
     """Compute self-attention within a window, using a backend.
 
@@ -55,17 +55,17 @@ def attend_local(
         bias: bias without a window; it must have the tokens' positions, ascending in each sequence.
         window: width of the window in tokens.
         dropout: probability of dropping an attention weight, in [0, 1).
-        way: how to compute long sequences; short ones (at most ``_DENSE_BLOCKS`` blocks) are computed whole.
+        method: how to compute long sequences; short ones (at most ``_DENSE_BLOCKS`` blocks) are computed whole.
 
     Returns:
         <float>[B, H, S, d_h]. Results at padding are undefined.
     """
     length, size = query.shape[2], block_size(window)
-    if way is Way.WHOLE or length <= _DENSE_BLOCKS * size:
+    if method is LocalMethod.WHOLE or length <= _DENSE_BLOCKS * size:
         short = _once(bias, ("window", window), partial(windowed, bias, window))
         return attend(query, key, value, short, dropout)
     blocks = _once(bias, ("blocks", window), partial(blocks_of, bias, window, len(query), length))
-    if way is Way.WINDOWS:
+    if method is LocalMethod.WINDOWS:
         hidden = blocks.dense(key)
         assert hidden is not None, "blocks hide keys outside of their window"
         return attend_windows(query, key, value, hidden, size)
