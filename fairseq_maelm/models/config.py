@@ -36,16 +36,6 @@ ENCODER_OPTIONS = (
     "layer_norm_eps",
     "imported_as",
 )
-# The options that determine the decoder.
-DECODER_OPTIONS = (
-    "decoder_layers",
-    "decoder_attention",
-    "decoder_embed_dim",
-    "decoder_ffn_embed_dim",
-    "decoder_attention_heads",
-    "decoder_positions",
-    "share_decoder_positions",
-)
 
 
 @dataclass
@@ -142,6 +132,10 @@ class MaelmModelConfig(FairseqDataclass):
     )
     # Declared only to be refused; see fairseq_maelm.models.checks.
     bf16: bool = II("common.bf16")
+
+
+# The options that determine the decoder.
+DECODER_OPTIONS = tuple(name for name in MaelmModelConfig.__dataclass_fields__ if "decoder" in name)
 
 
 def complete_config(cfg: Any) -> None:
