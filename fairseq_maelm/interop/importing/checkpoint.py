@@ -16,6 +16,7 @@ from fairseq_maelm.models.checkpoint_reader import Checkpoint
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
+from fairseq_maelm.training.options import words_of
 
 
 def fairseq_options(model: dict[str, Any]) -> list[str]:
@@ -35,15 +36,12 @@ def fairseq_options(model: dict[str, Any]) -> list[str]:
         complete_config(config)
         if getattr(config, name) != model[name]:
             given[name] = model[name]
-    words = ["--arch", arch]
-    for name, value in given.items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return words
+    return arguments_of({"arch": arch, **given})
 
 
-def task_options(options: dict[str, Any]) -> list[str]:
-    """Return options of the task ``maelm`` as arguments of fairseq-train."""
-    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+def arguments_of(options: dict[str, Any]) -> list[str]:
+    """Return options of the model or the task ``maelm`` as arguments of fairseq-train."""
+    return words_of({name.replace("_", "-"): value for name, value in options.items()})
 
 
 def converted(source: Source, dictionary: Any, folder: Path) -> LoadedCheckpoint:
