@@ -65,7 +65,7 @@ def rate_for_width(rate: float, width: int) -> float:
     encoder of width 256, fine-tuned for ten epochs on 180 sentences of five topics, reaches 30 % accuracy with the
     recipe's rate 3e-5, and 100 % with the scaled rate 2.7e-4.
     """
-    return rate * max(1.0, 768 / width) ** 2
+    return rate * max(1.0, SIZES[DEFAULT_SIZE]["encoder_embed_dim"] / width) ** 2
 
 
 def run_options(
