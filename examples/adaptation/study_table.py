@@ -19,7 +19,7 @@ from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.studies.folder import FINISHED, Outcome, outcomes_of, read_settings
 from fairseq_maelm.studies.log import log_records
 from fairseq_maelm.studies.plan import import_file
-from fairseq_maelm.studies.tables import markdown_table, mean_and_interval
+from fairseq_maelm.studies.tables import markdown_table, mean_and_interval, with_interval
 
 _domain_study = import_file(Path(__file__).with_name("table.py"))
 score, tidy = _domain_study.score, _domain_study.tidy
@@ -177,9 +177,7 @@ def _cell(values: list[float]) -> str:
     if not values:
         return "–"
     found = mean_and_interval(values)
-    if found["low"] is None:
-        return f"{found['mean']:.4g}"
-    return f"{found['mean']:.4g} ({found['low']:.4g} to {found['high']:.4g})"
+    return with_interval(".4g", found["mean"], found["low"], found["high"])
 
 
 if __name__ == "__main__":

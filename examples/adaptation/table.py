@@ -13,7 +13,7 @@ from study import last_json
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.studies.engine import is_finished
 from fairseq_maelm.studies.folder import FINISHED, outcomes_of, read_settings
-from fairseq_maelm.studies.tables import markdown_table
+from fairseq_maelm.studies.tables import markdown_table, with_interval
 
 # In the order of the table's columns; the last one is compared with the others.
 ROWS = ("before", "control", "dropped", "half", "after")
@@ -97,7 +97,7 @@ def write(folder: Path) -> str:
 
 
 def _spread(scores: list[float]) -> str:
-    return f"{statistics.median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})" if scores else "–"
+    return with_interval(".1f", statistics.median(scores), min(scores), max(scores)) if scores else "–"
 
 
 def _gain(scores: list[float], others: list[float]) -> str:

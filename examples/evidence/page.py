@@ -11,7 +11,7 @@ from summary import LOSS, PRIMARY, best_random
 
 from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.files.optional_imports import import_pyplot
-from fairseq_maelm.studies.tables import markdown_table
+from fairseq_maelm.studies.tables import markdown_table, with_interval
 
 _STYLE = (
     "body{font-family:sans-serif;max-width:64em;margin:2em auto;padding:0 1em;line-height:1.4}"
@@ -134,17 +134,17 @@ def _cell(cells: dict[str, dict[str, Any]], measure: str) -> str:
     value, digits = cells.get(measure), 3 if measure == LOSS else 1
     if value is None:
         return ""
-    middle = f"{value['mean']:.{digits}f}"
-    return middle if value["low"] is None else f"{middle} ({value['low']:.{digits}f} to {value['high']:.{digits}f})"
+    return with_interval(f".{digits}f", value["mean"], value["low"], value["high"])
 
 
 def _differences(plan: Plan, results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for own in results["differences"]:
         column = f"{own['budget']}: {own['first']} - {own['second']}"
-        interval = "" if own["low"] is None else f" ({own['low']:+.2f} to {own['high']:+.2f})"
         number = f"{own['count']:,} {own['by'][:-1] if own['count'] == 1 else own['by']}"
-        cells.setdefault((_title(plan, own["measure"]), number), {})[column] = f"{own['mean']:+.2f}{interval}"
+        cells.setdefault((_title(plan, own["measure"]), number), {})[column] = with_interval(
+            "+.2f", own["mean"], own["low"], own["high"]
+        )
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
     return ["", "over", *columns], [[*row, *(own.get(column, "") for column in columns)] for row, own in cells.items()]
 

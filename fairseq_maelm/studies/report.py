@@ -13,7 +13,7 @@ from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.studies.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, outcomes_of, read_settings
 from fairseq_maelm.studies.sweep import described
-from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
+from fairseq_maelm.studies.tables import difference_of_medians, markdown_table, with_interval
 from fairseq_maelm.training.options import spelled
 
 NOTHING = "–"
@@ -205,7 +205,7 @@ def _differences(sweep: Sweep) -> list[str]:
         cells = {model: sweep.cells[task, model] for model in sweep.models}
         whole = {name: [] if cell.lost else [each[0] for each in cell.finished] for name, cell in cells.items()}
         found = [difference_of_medians(whole[first], whole[other]) for other in others]
-        lines.append([task, *(NOTHING if each is None else str(each) for each in found)])
+        lines.append([task, *(NOTHING if each is None else with_interval("+.1f", *each) for each in found)])
     if all(cell == NOTHING for line in lines for cell in line[1:]):
         return []
     table = markdown_table(["", *(f"{first} - {other}" for other in others)], lines)

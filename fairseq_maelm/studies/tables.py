@@ -1,7 +1,7 @@
 """Markdown tables, and confidence intervals for differences."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import bootstrap, t
@@ -23,19 +23,13 @@ def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": mean, "low": mean - half, "high": mean + half, "count": count}
 
 
-class Difference(NamedTuple):
-    """The difference of two medians with its 95 % interval."""
-
-    median: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.median:+.1f} ({self.low:+.1f} to {self.high:+.1f})"
+def with_interval(form: str, middle: float, low: float | None, high: float | None) -> str:
+    """Return "MIDDLE (LOW to HIGH)" in a number format such as ".1f", or the middle alone without an interval."""
+    return f"{middle:{form}}" if low is None else f"{middle:{form}} ({low:{form}} to {high:{form}})"
 
 
-def difference_of_medians(scores: Sequence[float], others: Sequence[float]) -> Difference | None:
-    """Return the difference of two medians over seeds, with a bootstrap interval from 9,999 resamples.
+def difference_of_medians(scores: Sequence[float], others: Sequence[float]) -> tuple[float, float, float] | None:
+    """Return the difference of two medians over seeds, and the ends of its bootstrap interval from 9,999 resamples.
 
     A percentile interval from few seeds is rough and too narrow: even if it excludes 0, this is only a hint of a
     difference. With fewer than three seeds for one of the medians, return None.
@@ -49,4 +43,4 @@ def difference_of_medians(scores: Sequence[float], others: Sequence[float]) -> D
     samples = (np.asarray(scores, float), np.asarray(others, float))
     found = bootstrap(samples, statistic, vectorized=True, method="percentile", random_state=np.random.default_rng(0))
     low, high = found.confidence_interval
-    return Difference(float(statistic(*samples)), float(low), float(high))
+    return float(statistic(*samples)), float(low), float(high)

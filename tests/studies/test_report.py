@@ -11,7 +11,7 @@ import pytest
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.studies.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, study_folder
 from fairseq_maelm.studies.report import Cell, average, write_report
-from fairseq_maelm.studies.tables import difference_of_medians
+from fairseq_maelm.studies.tables import difference_of_medians, with_interval
 
 # A seed's result: its scores on the validation sets, or its state.
 Result = Any
@@ -191,9 +191,10 @@ def test_rows_of_the_paper_can_be_chosen_before_anything_is_finished(tmp_path: P
 def test_the_interval_of_a_difference_of_medians() -> None:
     """Of three values each, 27 draws: the median is the least or the greatest in 7 of them, more than 2.5 %."""
     found = difference_of_medians([70.0, 71.0, 72.0], [60.0, 61.0, 62.0])
-    assert found is not None and str(found) == "+10.0 (+8.0 to +12.0)"
+    assert found is not None and with_interval("+.1f", *found) == "+10.0 (+8.0 to +12.0)"
+    assert with_interval(".3g", 1 / 3, None, None) == "0.333"
     same = difference_of_medians([60.0, 61.0, 65.0, 62.0, 61.5], [60.0, 61.0, 65.0, 62.0, 61.5])
-    assert same is not None and same.median == 0.0 and same.low < 0.0 < same.high
+    assert same is not None and same[0] == 0.0 and same[1] < 0.0 < same[2]
     assert same == difference_of_medians([60.0, 61.0, 65.0, 62.0, 61.5], [60.0, 61.0, 65.0, 62.0, 61.5])
     equal = difference_of_medians([60.0] * 3, [59.0] * 3)
     assert equal == pytest.approx((1.0, 1.0, 1.0))
