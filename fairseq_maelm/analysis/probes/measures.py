@@ -10,7 +10,7 @@ from scipy.linalg import eigh
 from scipy.stats import spearmanr
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 logger = logging.getLogger(__name__)
@@ -75,16 +75,12 @@ def nearest_neighbor(train: Rows, labels: NDArray[Any], test: Rows, expected: ND
     return right / len(test)
 
 
-def make_probe() -> Pipeline:
-    """Return the linear probe: logistic regression on standardized features."""
-    return make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=_ITERATIONS))
-
-
 def logistic_regression(train: Rows, labels: NDArray[Any], test: Rows, expected: NDArray[Any]) -> float:
-    """Return the test accuracy of a logistic regression fitted to the training rows."""
+    """Return the test accuracy of a logistic regression fitted to the standardized training rows."""
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=_ITERATIONS))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        probe = make_probe().fit(train.astype(np.float32), labels)
+        probe.fit(train.astype(np.float32), labels)
     if any(issubclass(each.category, ConvergenceWarning) for each in caught):
         logger.info("a logistic regression was stopped after %d iterations", _ITERATIONS)
     return float(probe.score(test.astype(np.float32), expected))
