@@ -20,6 +20,11 @@ from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import Checkpoint
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
+# The model card's section on half-precision weights.
+ROUNDING = (
+    "## Precision\n\nThe weights are rounded to float16 and compute in float32. The comparisons above are with the "
+    "checkpoint after this rounding."
+)
 # Name in fairseq's extra state -> name in a checkpoint's history.
 _HISTORY = {"val_loss": "val_loss", "best": "best", "previous_training_time": "training_seconds"}
 
@@ -76,14 +81,6 @@ def complete_section(source: LoadedCheckpoint, name: str) -> str:
     if source.model.lm_head is not None and not getattr(source.model.decoder, "autoregressive", False):
         use = f'hub.fill_mask("The {MASK_SYMBOL} is old.")'
     return fill_template("complete_folder.md", {"name": name, "use": use})
-
-
-def rounding_section() -> str:
-    """Return the model card's section on half-precision weights."""
-    return (
-        "## Precision\n\nThe weights are rounded to float16 and compute in float32. The comparisons above are with the "
-        "checkpoint after this rounding."
-    )
 
 
 def _public_state(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
 from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.compare_outputs import Agreement, compare_tokens, verify_model, verify_tokenizer
 from fairseq_maelm.interop.export.complete_folder import (
+    ROUNDING,
     cast_floats,
     complete,
     complete_section,
     copy_setup_files,
     rounded,
-    rounding_section,
 )
 from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
@@ -93,9 +93,7 @@ def export(
             *(f"known to be tokenized differently: {ascii(text)}: {why}" for text, why in differences.items()),
             *remarks,
         ]
-        sections = [rounding_section()] * (dtype == torch.float16) + [
-            complete_section(source, name)
-        ] * settings.complete
+        sections = [ROUNDING] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
         card = model_card(source, target, name, settings.license, training_section(source), exactness, sections)
         (folder / CARD_FILE).write_text(card, encoding="utf-8")
         if settings.complete:
