@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_maelm.corpus.settings import available_cores
 from fairseq_maelm.files import atomic
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.studies import process_server
@@ -116,9 +117,12 @@ class LocalLauncher:
     """Starts and stops programs on this machine; programs that run at the same time share the CPU cores."""
 
     def __init__(self, side_by_side: int) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), **os.environ, "PATH": path}
+        self._environment = {
+            "OMP_NUM_THREADS": str(max(1, available_cores() // side_by_side)),
+            **os.environ,
+            "PATH": path,
+        }
 
     def start(self, job: Job, slot: str) -> LocalProcess | None:
         """Start a job; return None if its program is still running, left by an earlier runner that was killed."""
