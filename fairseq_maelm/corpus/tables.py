@@ -175,11 +175,10 @@ def _listed(names: Iterable[str]) -> str:
 def _hint(cells: Any) -> str:
     """Return a hint for a row that was not split, or an empty string."""
     found = [each for each in _LIKELY_DELIMITERS if len(cells) == 1 and each in str(*cells)]
-    return f". If {found[0]!r} separates its columns, give --delimiter {_shell_word(found[0])}" if found else ""
-
-
-def _shell_word(character: str) -> str:
-    return "tab" if character == "\t" else f"'{character}'"
+    if not found:
+        return ""
+    word = "tab" if found[0] == "\t" else f"'{found[0]}'"
+    return f". If {found[0]!r} separates its columns, give --delimiter {word}"
 
 
 def _example(place: str, row: Any, chosen: _Chosen) -> Example:
