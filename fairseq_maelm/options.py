@@ -195,6 +195,11 @@ def add_replace(parser: Any) -> None:
     parser.add_argument("--replace", action="store_true", help="rename an existing output instead of refusing to run")
 
 
+def available_cores() -> int:
+    """Return the number of cores that this process may use, which a shared machine may limit."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
     """Declare a dataclass field that is also a command-line option.
 

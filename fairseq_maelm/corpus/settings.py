@@ -1,12 +1,11 @@
 """The settings of a corpus preparation and their checks."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import CorpusError
-from fairseq_maelm.options import existing_path, new_folder, option, vocabulary_folder
+from fairseq_maelm.options import available_cores, existing_path, new_folder, option, vocabulary_folder
 from fairseq_maelm.text.vocabulary import PRESETS
 
 _VALID = "validation split (one of)"
@@ -14,11 +13,6 @@ _VOCABULARY = "vocabulary"
 _DEFAULT_FRACTION = 0.01
 _DEFAULT_TRAINING = {"preset": "uncased", "character_coverage": 0.9995, "sample_megabytes": 100.0}
 _SIZES = ", ".join(f"{name} {preset.size:,}" for name, preset in PRESETS.items())
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use, which a shared machine may limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_maelm.corpus.settings import available_cores
 from fairseq_maelm.files import atomic
 from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.options import available_cores
 from fairseq_maelm.studies import process_server
 from fairseq_maelm.studies.log import last_line
 from fairseq_maelm.studies.progress import Progress
