@@ -64,6 +64,9 @@ def continue_from(
         tokens = sum(int(read_index(str(folder / "train"))[0].sum()) for folder in data)
         batch = int(recipe["batch-sequences"]) * length
         options["max-update"] = max(_VALIDATIONS, round(float(recipe["passes"]) * tokens / batch))
+    if "warmup-updates" in options and "warmup-updates" not in given:
+        # A short run would end before it reaches its learning rate.
+        options["warmup-updates"] = min(options["warmup-updates"], max(1, options["max-update"] // 2))
     interval = options.get("validate-interval-updates", max(1, options["max-update"] // _VALIDATIONS))
     return {**recipe, "options": {"validate-interval-updates": interval, "save-interval-updates": interval, **options}}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import FolderLock, set_aside
-from fairseq_maelm.options import add_replace
+from fairseq_maelm.options import UsageError, add_replace
 from fairseq_maelm.training.options import configuration_of
 from fairseq_maelm.training.screen import FORMAT, LOG_FILE, is_first_rank, shown
 
@@ -62,6 +62,9 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
     Raises:
         ValueError: fairseq-train does not accept the options, or the save folder holds a run with other settings.
     """
+    inputs = [*map(Path, words[1].split(":")), *([args.checkpoint.parent] if args.checkpoint else [])]
+    if args.output.resolve() in [each.resolve() for each in inputs]:
+        raise UsageError(f"--output {args.output} is the folder of the data or of --checkpoint: name another folder")
     configuration = configuration_of(words[1:])
     if args.dry_run:
         sys.stdout.write(f"{shlex.join(words)}\n")

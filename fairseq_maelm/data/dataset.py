@@ -76,10 +76,10 @@ class MaskedBlockDataset(BatchDataset):
         batches = super().batch_by_size(*args, **kwargs)
         share = padding_share(batches, self.sizes) if batches else 0.0
         logger.info("%s batches, %.2f %% of their slots padding", f"{len(batches):,}", 100 * share)
-        # Validation sets are too small to avoid padding, and too small for padding to matter.
-        if share > _MUCH_PADDING and self.fixed_epoch is None:
+        # Validation sets are too small to avoid padding, and too small for padding to matter. Once is enough.
+        if share > _MUCH_PADDING and self.fixed_epoch is None and self.epoch == 1:
             logger.warning(
-                "%.1f %% of this epoch's computation will be on padding, because batches hold sequences of very "
+                "%.1f %% of the computation will be on padding, because batches hold sequences of very "
                 "different lengths. Use smaller batches (--max-tokens, --batch-size, "
                 "--required-batch-size-multiple 1), or --sample-break-mode none, which makes blocks of equal length",
                 100 * share,

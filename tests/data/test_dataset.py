@@ -204,3 +204,11 @@ def test_much_padding_is_told_before_the_epoch_begins(sizes, fixed_epoch, warned
     if warned:
         # Of 16 x 50 slots 8 x 45 are empty.
         assert "45.0 %" in warnings[0] and "--max-tokens" in warnings[0]
+
+
+def test_much_padding_is_told_once(caplog):
+    dataset = dataset_of([4, 40])
+    for epoch in (1, 2):
+        dataset.set_epoch(epoch)
+        dataset.batch_by_size(dataset.ordered_indices(), max_sentences=2)
+    assert caplog.text.count("45.0 % of the computation will be on padding") == 1

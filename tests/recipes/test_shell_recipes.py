@@ -100,6 +100,8 @@ def test_adaptation(programs: Path, tmp_path: Path) -> None:
         "general_data": str(tmp_path / "data"),
         "general_loss_bound": 0.1,
         "save_interval_updates": 7,
+        # The text is short, and the run has 20 updates.
+        "warmup_updates": 10,
     }
     assert expected.items() <= dry_run([*command, "--general-data", tmp_path / "data"]).items()
     (tmp_path / "other").mkdir()
