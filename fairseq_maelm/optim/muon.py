@@ -121,15 +121,17 @@ class MuonAdamW(AdamW):
         return grad.lerp(buffer, momentum)
 
 
-def _groups(params: Iterable[Tensor]) -> list[dict[str, Any]]:
+def _groups(params: Iterable[Any]) -> list[dict[str, Any]]:
     """Group parameters by the way they are updated."""
     kinds: dict[str, list[Tensor]] = {"decayed": [], UNDECAYED: [], HIDDEN: []}
     for param in params:
+        if isinstance(param, dict):
+            raise ValueError("--optimizer muon cannot be divided by --zero-sharding: choose another optimizer")
         kinds[getattr(param, "param_group", "decayed" if param.ndim > 1 else UNDECAYED)].append(param)
     if not kinds[HIDDEN]:
         raise ValueError(
-            "--optimizer muon finds no hidden matrices to train: with --fp16 add --fp16-no-flatten-grads; for a model "
-            "of another package choose another optimizer"
+            "--optimizer muon finds no hidden matrices to train: with --fp16 add --fp16-no-flatten-grads; for a "
+            "sharded model, or one of another package, choose another optimizer"
         )
     return [{"params": chosen, "kind": kind} for kind, chosen in kinds.items()]
 

@@ -253,3 +253,7 @@ def test_needs_matrices_with_their_shapes() -> None:
     flat = nn.Parameter(torch.cat([param.detach().view(-1) for param in parameters()]))
     with pytest.raises(ValueError, match="no hidden matrices to train: with --fp16 add --fp16-no-flatten-grads"):
         FairseqMuon(MuonConfig(**OPTIONS), [flat])
+    # fairscale passes each rank its part of the groups.
+    groups = MuonAdamW(parameters()).param_groups
+    with pytest.raises(ValueError, match="cannot be divided by --zero-sharding"):
+        MuonAdamW(groups)
