@@ -9,7 +9,7 @@ stores in another form.
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,17 @@ class SourceFiles:
     def config(self) -> dict[str, Any]:
         """The source's configuration."""
         return dict(json.loads(self.files[CONFIG_FILE]))
+
+    def with_type_0_in_positions(self) -> "SourceFiles":
+        """Move the embedding of token type 0 to the positions, where our model has it.
+
+        Two rounded weights have another sum than our rounded weight.
+        """
+        types, positions = map(self.weights.get, (_TOKEN_TYPES, _POSITIONS))
+        if types is None or positions is None:
+            return self
+        moved = {_POSITIONS: positions + types[0], _TOKEN_TYPES: types - types[0]}
+        return replace(self, weights={**self.weights, **moved})
 
     def write(self, folder: Path) -> None:
         """Write ``SOURCE_FILE`` to the dictionary's folder."""

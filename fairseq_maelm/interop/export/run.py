@@ -107,6 +107,8 @@ def _choose(source: LoadedCheckpoint, settings: ExportSettings) -> Target:
     architecture = "encoder" if settings.complete else "masked-lm" if settings.with_mlm_head else settings.architecture
     target = choose_target(source, form, architecture, settings.head, settings.labels)
     kept = source.source_files if form == source.imported_as else None
+    if kept is not None and DTYPES[settings.dtype] == torch.float16:
+        kept = kept.with_type_0_in_positions()
     # A complete folder has our ids, as its checkpoint. Heads were trained with our separators between two texts.
     return target if kept is None or target.head is not None or settings.complete else replace_fields(target, kept=kept)
 

@@ -213,6 +213,20 @@ def test_with_our_ids_two_texts_are_joined_as_fairseq_does(tmp_path: Path) -> No
         assert tokenizer("the rope", "a sailor")["input_ids"] == [0, *a, *between, *b, 2]
 
 
+def test_rounded_weights_give_the_source_s_states_for_both_token_types(tmp_path: Path) -> None:
+    source = sources.bert(tmp_path / "source")
+    import_model(source, tmp_path / "imported")
+    settings = ExportSettings(dtype="float16")
+    done = export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "out", settings)
+    theirs, ours = (transformers.AutoModel.from_pretrained(place).eval() for place in (source, done.folder))
+    tokens, types = torch.tensor([[2, 9, 10, 3, 11, 12, 3]]), torch.tensor([[0, 0, 0, 0, 1, 1, 1]])
+    for kinds in (torch.zeros_like(types), types):
+        expected, found = (each(tokens, token_type_ids=kinds).last_hidden_state for each in (theirs, ours))
+        torch.testing.assert_close(found, expected, atol=2e-3, rtol=0.0)
+
+    assert (theirs(tokens).last_hidden_state - expected).abs().max() > 0.1
+
+
 def test_another_tokenizer_than_the_imported_is_refused(
     imported_roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
