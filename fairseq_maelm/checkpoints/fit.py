@@ -38,8 +38,8 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     if model.lm_head is None:
         _drop(state_dict, [key for key in state_dict if key.startswith(_PREDICTION)], "not needed for fine-tuning")
     else:
-        parts = {"decoder": model.decoder is not None, "LM head": True}
-        lacking = [part for part, needed in parts.items() if needed and not _has(state_dict, part)]
+        parts = {"LM head": "lm_head."} if model.decoder is None else {"decoder": "decoder.", "LM head": "lm_head."}
+        lacking = [part for part, prefix in parts.items() if not any(key.startswith(prefix) for key in state_dict)]
         if "LM head" in lacking and classification_heads(state_dict):
             raise ValueError(
                 "the checkpoint has no LM head because it was fine-tuned: continue pretraining from a pretrained "
@@ -165,11 +165,6 @@ def _drop(state_dict: dict[str, Tensor], keys: list[str], reason: str) -> None:
         logger.info("dropping %s of the checkpoint (%s parameters): %s", ", ".join(parts), f"{parameters:,}", reason)
     for key in keys:
         del state_dict[key]
-
-
-def _has(state_dict: dict[str, Tensor], part: str) -> bool:
-    prefix = {"decoder": "decoder.", "LM head": "lm_head."}[part]
-    return any(key.startswith(prefix) for key in state_dict)
 
 
 def _begin_prediction(model: Any, state_dict: dict[str, Tensor], lacking: list[str]) -> None:

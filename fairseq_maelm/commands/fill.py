@@ -39,15 +39,12 @@ def run(args: argparse.Namespace) -> None:
         except ValueError as error:
             refused.append(error)
         else:
-            sys.stdout.write(_as_json(text, masks) if args.json else _as_text(text, masks))
+            answer = {"text": text, "masks": [[each._asdict() for each in mask] for mask in masks]}
+            sys.stdout.write(json.dumps(answer) + "\n" if args.json else _as_text(text, masks))
     if len(refused) > 1:
         raise ValueError(f"{refused[0]} ({len(refused)} of {len(args.texts)} texts were refused)") from refused[0]
     if refused:
         raise refused[0]
-
-
-def _as_json(text: str, masks: Any) -> str:
-    return json.dumps({"text": text, "masks": [[each._asdict() for each in mask] for mask in masks]}) + "\n"
 
 
 def _as_text(text: str, masks: Any) -> str:

@@ -38,7 +38,9 @@ def classify(
     scores = score_texts(hub, texts, head, batch_size)
     if scores.shape[1] == 1:  # there are at least two classes
         return scores[:, 0].tolist()
-    return most_likely(scores, class_names(hub.task.label_dictionary))
+    names = class_names(hub.task.label_dictionary)
+    probabilities, best = scores.softmax(dim=-1).max(dim=-1)
+    return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]
 
 
 def class_probabilities(
@@ -96,9 +98,3 @@ def score_texts(
 
     rows = predict(hub.model, lengths, collate, forward, batch_size=batch_size, progress=progress)
     return torch.stack(rows) if rows else torch.empty(0, 1)
-
-
-def most_likely(logits: Tensor, names: Sequence[str]) -> list[TextLabel]:
-    """Return the name and the probability of the most likely class for each row of logits <float>[n, classes]."""
-    probabilities, best = logits.softmax(dim=-1).max(dim=-1)
-    return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]

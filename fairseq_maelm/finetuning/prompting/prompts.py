@@ -154,9 +154,5 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _read_built_in() -> dict[str, Prompt]:
-    content = yaml.load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
-    return {name: _prompt_of(fields, name) for name, fields in content.items()}
-
-
-BUILT_IN = _read_built_in()
+_TABLE = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+BUILT_IN = {name: _prompt_of(fields, name) for name, fields in yaml.load(_TABLE, yaml.BaseLoader).items()}

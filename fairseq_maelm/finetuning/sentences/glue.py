@@ -196,7 +196,9 @@ def read_glue(path: Path, table: Table, task: GlueTask, quirks: Quirks) -> Itera
     if task.irregular:
         rows = _rejoined(rows, task, quirks)
     if table.held_out is not None:
-        rows = _selected(rows, _read_dev_pairs(path.parent), table.held_out)
+        pairs = _read_dev_pairs(path.parent)
+        # The header, and the rows whose second and third cell are, or are not, a pair of the dev set.
+        rows = (row for count, row in enumerate(rows) if not count or (tuple(row[1][1:3]) in pairs) == table.held_out)
     # Accepts empty sentences: a tuple of empty texts is true.
     examples = read_table(path, table.columns, complete=bool if task.irregular else all, rows=rows)
     for count, example in enumerate(examples):
@@ -238,14 +240,6 @@ def _rejoined(rows: Iterator[Row], task: GlueTask, quirks: Quirks) -> Iterator[R
 
 def _line(place: str) -> int:
     return int(place.rpartition(":")[2])
-
-
-def _selected(rows: Iterator[Row], pairs: set[tuple[str, ...]], held_out: bool) -> Iterator[Row]:
-    """Yield the header and the rows of the dev set or, if not ``held_out``, all other rows.
-
-    ``pairs`` has the second and third cell of each row in the dev set.
-    """
-    yield from (row for count, row in enumerate(rows) if not count or (tuple(row[1][1:3]) in pairs) == held_out)
 
 
 def _read_dev_pairs(folder: Path) -> set[tuple[str, ...]]:
