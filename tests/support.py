@@ -1,11 +1,9 @@
 """What several tests need: small vocabularies, models and batches made without files."""
 
 import contextlib
-import importlib.util
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,15 +19,6 @@ from fairseq_maelm.data.masking import MaskDraw, MaskingScheme
 from fairseq_maelm.data.masking_variants import EncoderView, encoder_input
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
 from fairseq_maelm.text.dictionary import real_tokens
-
-
-def load_script(path: Path) -> ModuleType:
-    """Import a program of the examples or the benchmarks, which is not a module of the package."""
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import yaml
 from end_to_end import toy
-from support import load_script
+
+from fairseq_maelm.studies.plan import import_file
 
 FOLDER = toy.ROOT / "examples" / "evidence"
 with pytest.MonkeyPatch.context() as patch:
@@ -19,7 +20,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(FOLDER)
     for name in ("page", "plan", "records", "summary"):
         patch.delitem(sys.modules, name, raising=False)
-    evidence = load_script(FOLDER / "evidence.py")
+    evidence = import_file(FOLDER / "evidence.py")
     _, plan_module, records, summary = (sys.modules.pop(name) for name in ("page", "plan", "records", "summary"))
 PLAN = plan_module.Plan(FOLDER / "plan.yaml", Path("files"))
 CHOSEN = {method: {"learning rate": "3e-3", "masks": "15 %"} for method in PLAN.methods}

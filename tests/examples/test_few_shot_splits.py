@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import load_script
+
+from fairseq_maelm.studies.plan import import_file
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "prompting" / "few_shot_splits.py"
-script = load_script(SCRIPT)
+script = import_file(SCRIPT)
 SEEDS, few_shot_splits, group_of, md5_of = script.SEEDS, script.few_shot_splits, script.group_of, script.md5_of
 
 
