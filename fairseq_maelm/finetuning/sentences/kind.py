@@ -1,7 +1,7 @@
 """Sentence tasks for the commands: names, options for ``maelm predict``, recipes."""
 
-import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,6 @@ from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 from fairseq_maelm.training.options import names_in
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_settings(parser, ColumnsWithId)
-
-
 def _recipe(folder: Path, manifest: Mapping[str, Any]) -> str | None:
     if manifest.get("task") in names_in(RECIPES):
         return str(manifest["task"])
@@ -25,4 +21,4 @@ def _recipe(folder: Path, manifest: Mapping[str, Any]) -> str | None:
     return None
 
 
-KIND = Kind(("maelm_sentences", "sentence_prediction"), _add_options, _recipe)
+KIND = Kind(("maelm_sentences", "sentence_prediction"), partial(add_settings, settings=ColumnsWithId), _recipe)
