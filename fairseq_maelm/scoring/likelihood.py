@@ -72,10 +72,6 @@ class CheckpointScorer:
             sentences.append(Sentence(np.concatenate([[first], tokens, [last]]), np.concatenate([[-1], words, [-1]])))
         return sentences
 
-    def log_probabilities(self, batch: dict[str, Any], target: Tensor) -> Tensor:
-        """Return log-probabilities <float32>[B, K] of K candidate tokens <int64>[B, K] at the masks to predict."""
-        return target_log_probabilities(self.model, batch, target)
-
 
 # The first masked index, the end of the masks (exclusive), and the bytes of the masked sequence. Equal contexts are
 # computed only once. They occur in equal sentences, whose scores are then equal to the last bit, and in minimal pairs
@@ -142,7 +138,7 @@ def _fill(scorer: CheckpointScorer, targets: dict[_Context, dict[int, float]], b
         return net_input, torch.from_numpy(targets_of_masks)
 
     def forward(batch: tuple[Any, Tensor]) -> list[list[float]]:
-        return scorer.log_probabilities(*batch).double().tolist()
+        return target_log_probabilities(scorer.model, *batch).double().tolist()
 
     # One context manager for all batches, so that weights are cast once.
     with computing_in(scorer.precision, next(scorer.model.parameters()), training=False):
