@@ -226,7 +226,7 @@ def _folders() -> Iterator[Costly]:
     said = r"holds \S*os.system, which is not plain data and is not loaded$"
     yield Costly("pytorch_model.bin that calls system", _with_pickle(body), _FOLDER, said)
     for shard in ("../elsewhere.safetensors", "{0}/elsewhere.safetensors"):
-        yield Costly(f"a shard at {shard}", _sharded(shard), _FOLDER, "outside")
+        yield Costly(f"a shard at {shard}", _sharded(shard), _FOLDER, "must name files in this folder")
 
 
 # Tokenizers
