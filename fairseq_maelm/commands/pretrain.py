@@ -185,5 +185,9 @@ def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNK
     }
     if options.get("lr-scheduler") == "polynomial_decay":
         own["total-num-update"] = options["max-update"]
-    at = {**machine.options(), **(_FP16 if machine.precision == "fp16" else {})}
+    at = machine.options()
+    if machine.precision == "fp16":
+        at |= _FP16
+        # Muon needs the shapes of the weights, which fairseq joins in one vector otherwise.
+        own["fp16-no-flatten-grads"] = options.get("optimizer") == "muon"
     return {**at, **options, **own}

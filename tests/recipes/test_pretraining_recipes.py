@@ -152,6 +152,17 @@ def test_precision_is_an_option(data: Path) -> None:
     assert found == {"fp16": True, "fp16_init_scale": 4, "fp16_scale_window": 256}
 
 
+@pytest.mark.parametrize("name", ["base", "tiny", "modern_17m", "modern_32m", "modern_150m"])
+def test_muon_gets_matrices_in_fp16_too(name: str, data: Path) -> None:
+    """fp16 is the default on GPUs, and fairseq would pass the optimizer all weights in one vector."""
+    for precision, expected in ((None, name.startswith("modern")), ("bf16", False), ("fp32", False)):
+        words = ["--gpus", 1, *([] if precision is None else ["--precision", precision])]
+        configuration = configuration_of_command(recipe_command(name, data, *words))
+        assert configuration.common.fp16 == (precision is None)
+        assert configuration.common.fp16_no_flatten_grads == expected
+        assert configuration.optimizer._name == ("muon" if name.startswith("modern") else "fused_adamw")
+
+
 @pytest.mark.parametrize("gpus", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", TABLE_3)
 def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str, gpus: int, data: Path) -> None:
