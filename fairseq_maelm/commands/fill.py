@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     refused = []
     for text in args.texts:
         try:
-            masks = hub.fill_mask(text, args.top)
+            masks: Any = hub.fill_mask(text, args.top)
         except ValueError as error:
             refused.append(error)
         else:

@@ -38,7 +38,8 @@ class LoadedCheckpoint:
     @property
     def imported_as(self) -> str:
         """The model type of the imported encoder, such as "roberta"; "none" if it was not imported."""
-        return str(self.options.imported_as)
+        config = self.options
+        return str(config.imported_as)
 
     @property
     def source_files(self) -> SourceFiles | None:
