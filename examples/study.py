@@ -104,9 +104,11 @@ def run_options(
 ) -> dict[str, Any]:
     """Return the options of a pretraining of so many updates, validated and saved each ``interval`` of them."""
     options = dict(options)
+    # Muon needs the shapes of the weights.
+    fp16 = {"fp16-scale-window": 256, "fp16-no-flatten-grads": options.get("optimizer") == "muon"}
     return {
         **schedule(options, updates, decays), "seed": seed, **options, **machine.options(),
-        **({"fp16-scale-window": 256} if machine.precision == "fp16" else {}), "max-update": updates,
+        **(fp16 if machine.precision == "fp16" else {}), "max-update": updates,
         "validate-interval-updates": interval, "save-interval-updates": interval, "keep-interval-updates": 1,
         "log-interval": max(1, min(50, updates // 20)),
     }  # fmt: skip

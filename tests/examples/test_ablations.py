@@ -229,6 +229,9 @@ def test_commands_for_gpus(toy_data: Path, tmp_path: Path, monkeypatch: pytest.M
     for name, value in (("--distributed-world-size", "2"), ("--update-freq", "2")):
         assert process.words[process.words.index(name) + 1] == value
     assert "--fp16" in process.words and "--cpu" not in process.words
+    assert "--fp16-no-flatten-grads" not in process.words
+    args = arguments(toy_data, tmp_path / "muon", "--gpus", "0", "--rows", "maelm", changes=[*TINY, "optimizer=muon"])
+    assert "--fp16-no-flatten-grads" in args.jobs[0].process("0").words, "Muon needs the shapes of the weights"
 
 
 @pytest.mark.parametrize(("version", "prefix"), [("1.1", ""), ("2.0", "best_")])
