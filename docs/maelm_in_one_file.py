@@ -65,7 +65,8 @@ class Config:
         relative_num_buckets: argument of ``bucket``.
         relative_max_distance: argument of ``bucket``.
         layer_norm_eps: added to the variance.
-        decoder_attention: "self", or "cross": each position of the decoder reads the encoder's output alone.
+        decoder_attention: "self"; "cross": each position of the decoder reads the encoder's output alone; or
+            "aligned_cross": the same, but each layer reads what the encoder layer at its height reads.
         modern: use ModernBERT's layer.
         decoder_rotary: use rotary positions in the decoder; the encoder has them if it has no table of positions.
         rotary_base: base of the angles; ``local_rotary_base`` in encoder layers that are not global.
@@ -139,7 +140,8 @@ def forward(state: State, config: Config, sequence: Sequence) -> Output:
         # A state that does not enter the decoder's input must not be read by cross-attention either.
         rows = [row for row, enters in enumerate(sequence.decoder_rows) if enters]
         memory_positions = [sequence.visible_positions[row] for row in rows]
-        decoder_states = decode(state, config, reassembled, encoder_states[-1][rows], memory_positions)
+        memory = [states[rows] for states in encoder_states]
+        decoder_states = decode(state, config, reassembled, memory, memory_positions)
         features = [decoder_states[-1][position] for position in sequence.predicted_positions]
     else:
         decoder_states = []
@@ -202,9 +204,11 @@ def reassemble(state: State, config: Config, sequence: Sequence, encoder_output:
 
 
 def decode(
-    state: State, config: Config, reassembled: Tensor, memory: Tensor, memory_positions: list[int]
+    state: State, config: Config, reassembled: Tensor, memory: list[Tensor], memory_positions: list[int]
 ) -> list[Tensor]:
     """Decode all T positions, in both directions and without relative bias.
+
+    Cross-attention reads ``memory``, the states of the encoder's input and layers [S, D], at ``memory_positions``.
 
     Returns:
         decoder_layers + 1 tensors [T, D], the input (positions added, normalized) first.
@@ -218,17 +222,33 @@ def decode(
     ]
     angles = (list(range(len(rows))), config.rotary_base) if table is None else None
     heads, states = config.decoder_attention_heads, [torch.stack(rows)]
-    attention: Callable[..., Tensor]
-    if config.decoder_attention == "cross":
-        kind, memory_angles = "cross_attn", (memory_positions, config.rotary_base) if table is None else None
-        attention = partial(cross_attention, memory=memory, heads=heads, angles=angles, memory_angles=memory_angles)
-    else:
-        kind, no_bias = "self_attn", reassembled.new_zeros(heads, len(rows), len(rows))
-        attention = partial(self_attention, heads=heads, bias=no_bias, angles=angles)
+    memory_angles = (memory_positions, config.rotary_base) if table is None else None
+    no_bias = reassembled.new_zeros(heads, len(rows), len(rows))
     for layer in range(config.decoder_layers):
         name = f"decoder.layers.{layer}"
-        states.append(transformer_layer(state, name, states[-1], kind, partial(attention, state, name), config))
+        kind, attention = "self_attn", partial(self_attention, state, name, heads=heads, bias=no_bias, angles=angles)
+        if config.decoder_attention != "self":
+            kind, read = "cross_attn", read_by(state, config, layer, memory)
+            attention = partial(
+                cross_attention, state, name, memory=read, heads=heads, angles=angles, memory_angles=memory_angles
+            )
+        states.append(transformer_layer(state, name, states[-1], kind, attention, config))
     return finished(state, "decoder", states, config)
+
+
+def read_by(state: State, config: Config, layer: int, memory: list[Tensor]) -> Tensor:
+    """Return the encoder's states that cross-attention of a decoder layer reads: [S, D].
+
+    The output, except with "aligned_cross": then all layers but the last read what the encoder layer at their height
+    reads, and modern layers normalize it as they do their own states.
+    """
+    if config.decoder_attention == "cross":
+        return memory[-1]
+    every = config.global_every if config.local_attention else 1
+    heights = [*list(range(0, config.encoder_layers, every))[-config.decoder_layers : -1], -1]
+    read = memory[heights[layer - config.decoder_layers]]
+    norm = f"decoder.layers.{layer}.cross_attn_layer_norm"
+    return layer_norm(state, norm, read, config) if config.modern and f"{norm}.weight" in state else read
 
 
 def predict(state: State, config: Config, features: Tensor) -> Tensor:

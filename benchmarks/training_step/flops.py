@@ -46,6 +46,10 @@ class MatrixProduct(NamedTuple):
         return 2.0 * self.batch * self.rows * self.inner * self.columns
 
 
+# Values of --decoder-attention without self-attention.
+_CROSS_ONLY = ("cross", "aligned_cross")
+
+
 @dataclass(frozen=True)
 class StackShape:
     """The numbers of a stack of layers that its cost depends on.
@@ -82,8 +86,8 @@ class ModelShape:
         encoder: the encoder's layers.
         vocabulary_size: V.
         decoder: the decoder's layers; None or 0 of them put the head on the encoder, as in RoBERTa.
-        decoder_attention: as the model's option: "self", "self_cross", "causal_cross" or "cross". The product of all
-            pairs is counted where a causal mask then hides half of them.
+        decoder_attention: as the model's option: "self", "self_cross", "causal_cross", "cross" or "aligned_cross".
+            The product of all pairs is counted where a causal mask then hides half of them.
         computes_unread: states that nothing reads are computed all the same, as in stock models: those of the layer
             under the head, or of all layers of a decoder without self-attention, at positions that are not predicted.
         head_on_all: the head scores every position and not the predicted ones alone, as in Hugging Face's models.
@@ -191,18 +195,18 @@ def _stack(
     products: list[MatrixProduct] = []
     for number in range(stack.layers):
         # Without self-attention no position reads another, so that all layers can skip what the last one may.
-        asking = last if attention == "cross" or number == stack.layers - 1 else tokens
+        asking = last if attention in _CROSS_ONLY or number == stack.layers - 1 else tokens
         read = min(tokens, stack.reach(number))
-        if attention != "cross" and asking == tokens:
+        if attention not in _CROSS_ONLY and asking == tokens:
             products += _self_attention(stack, stage, sequences, tokens, read)
-        elif attention != "cross":
+        elif attention not in _CROSS_ONLY:
             products += _attention(stack, stage, sequences, asking, tokens, read)
         if attention != "self":
             cross = _attention(stack, stage, sequences, asking, memory, memory)
             products += [product for product in cross if product.name != "keys and values"]
         products += _feed_forward(stack, stage, sequences * asking)
     if attention != "self":
-        # All layers read the same states, so that one product makes their keys and values.
+        # One product makes the keys and values of all layers; with "aligned_cross" it is a product for each layer.
         columns = 2 * stack.embed_dim * stack.layers
         products.append(MatrixProduct(stage, "keys and values", 1, sequences * memory, stack.embed_dim, columns))
     return products
@@ -220,7 +224,7 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]
     if decoder is not None:
         width = decoder.embed_dim
         if width != encoder.embed_dim:
-            projected = [predicted if model.decoder_attention == "cross" else batch.length]
+            projected = [predicted if model.decoder_attention in _CROSS_ONLY else batch.length]
             if model.decoder_attention != "self":
                 projected.append(batch.visible)
             products += [

@@ -9,7 +9,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_maelm.models.sizes import POSITIONS
+from fairseq_maelm.models.sizes import POSITIONS, aligned_heights
 from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
@@ -122,6 +122,11 @@ def _check_decoder(config: Any) -> None:
         raise _unknown("decoder-attention", config.decoder_attention, DECODER_ATTENTION)
     if config.decoder_attention != "self" and not config.decoder_layers:
         raise ValueError(f"--decoder-attention {config.decoder_attention} needs a decoder: --decoder-layers is 0")
+    if config.decoder_attention == "aligned_cross" and config.decoder_layers > len(aligned_heights(config)):
+        raise ValueError(
+            f"--decoder-attention aligned_cross needs an encoder layer without local attention for each decoder layer, "
+            f"but there are {len(aligned_heights(config))} for --decoder-layers {config.decoder_layers}"
+        )
     if config.share_decoder_positions and config.decoder_embed_dim != config.encoder_embed_dim:
         raise ValueError(
             f"--share-decoder-positions needs a decoder as wide as the encoder ({config.encoder_embed_dim}), and "

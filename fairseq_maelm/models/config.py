@@ -52,8 +52,9 @@ class MaelmModelConfig(FairseqDataclass):
     decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = option(  # type: ignore[valid-type]
         None,
         help="what the decoder attends to: 'self' its own states (the paper's MAE-LM); 'cross' the encoder's "
-        "output, for predicted positions only; 'self_cross' both; 'causal_cross' the encoder's output and earlier "
-        f"tokens, to predict every token as in BART ({_OF_SIZE})",
+        "output, for predicted positions only; 'aligned_cross' the same, but each layer reads the input of the encoder "
+        "layer at its height; 'self_cross' both; 'causal_cross' the encoder's output and earlier tokens, to predict "
+        f"every token as in BART ({_OF_SIZE})",
     )
     decoder_embed_dim: Optional[int] = option(None, help=f"decoder width ({_OF_ENCODER})")
     decoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width in the decoder ({_OF_ENCODER})")

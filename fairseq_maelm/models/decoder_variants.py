@@ -8,6 +8,7 @@ from torch import Tensor
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.decoder import MaelmDecoder
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
+from fairseq_maelm.models.sizes import aligned_heights
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import KeysValues, keys_and_values
 from fairseq_maelm.modules.attention.layers import LayerConfig
@@ -41,8 +42,12 @@ class SelfCrossDecoder(MaelmDecoder):
                 hidden = hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         bias = AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
+        return self.keys_and_values(visible, bias), bias
+
+    def keys_and_values(self, visible: EncoderOutput, bias: AttentionBias) -> list[KeysValues]:
+        """Return each layer's keys and values of the encoder's output."""
         layers: list[Any] = [layer.cross_attn for layer in self.layers]
-        return keys_and_values(layers, self.project(states), bias), bias
+        return keys_and_values(layers, self.project(visible.states), bias)
 
 
 class CausalCrossDecoder(SelfCrossDecoder):
@@ -120,7 +125,31 @@ class CrossDecoder(SelfCrossDecoder):
         return self.normalize(states)
 
 
-_DECODERS = {each.attention: each for each in (MaelmDecoder, SelfCrossDecoder, CausalCrossDecoder, CrossDecoder)}
+class AlignedCrossDecoder(CrossDecoder):
+    """A decoder with cross-attention only, whose layers read the encoder layer by layer.
+
+    Each layer reads the input of the encoder layer at its height, as the masked tokens of an MLM do; the last one reads
+    the encoder's output, so that all of the encoder is trained. As a copy of encoder layers it therefore predicts
+    almost as well as the MLM that it comes from. XLNet's query stream (Yang et al., 2019) and CrossMAE (Fu et al.,
+    2024) read other layers than the last one too.
+    """
+
+    attention = "aligned_cross"
+
+    def keys_and_values(self, visible: EncoderOutput, bias: AttentionBias) -> list[KeysValues]:
+        """Return each layer's keys and values of the encoder states that it reads."""
+        found: list[KeysValues] = []
+        for layer, height in zip(self.layers, [*self.heights[:-1], -1]):
+            attention: Any = layer.cross_attn
+            read = layer.before_attention(self.project(visible.all_states[height]))
+            found += keys_and_values([attention], read, bias)
+        return found
+
+
+_DECODERS = {
+    each.attention: each
+    for each in (MaelmDecoder, SelfCrossDecoder, CausalCrossDecoder, CrossDecoder, AlignedCrossDecoder)
+}
 
 
 def build_decoder(config: Any) -> MaelmDecoder | None:
@@ -141,4 +170,5 @@ def build_decoder(config: Any) -> MaelmDecoder | None:
         ),
         max_positions=None if config.share_decoder_positions or bases else config.max_positions,
         input_dim=config.encoder_embed_dim,
+        heights=aligned_heights(config) if config.decoder_attention == AlignedCrossDecoder.attention else None,
     )

@@ -60,3 +60,9 @@ def fill_from_size(config: Any, name: str) -> None:
     for field, value in size.items():
         if getattr(config, field, None) is None:
             setattr(config, field, value)
+
+
+def aligned_heights(config: Any) -> list[int]:
+    """Return the encoder layers at the heights of the decoder's layers: the last ones without local attention."""
+    every = config.global_every if config.local_attention else 1
+    return list(range(0, config.encoder_layers, every))[-config.decoder_layers :]

@@ -17,7 +17,9 @@ from fairseq_maelm.modules.output_positions import OutputPositions
 # LayerNorm before each sub-layer, gated feed-forward network, no bias anywhere).
 LAYERS = ("post_norm", "modern")
 # Values of ``--decoder-attention``. Checkpoints store the index in this tuple, so the order must not change.
-DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
+DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross", "aligned_cross")
+# Those without self-attention: no position reads another, so that every layer computes the predicted positions only.
+CROSS_ONLY = ("cross", "aligned_cross")
 
 
 class TransformerLayer(Layer):
@@ -37,12 +39,12 @@ class TransformerLayer(Layer):
         self.cross_attn: Any = None
         # Whether the layer's input is already normalized.
         normalized = config.modern and number == 0
-        if attention != "cross":
+        if attention not in CROSS_ONLY:
             self.self_attn = SelfAttention(config, number)
             self.self_attn_layer_norm: Any = None if normalized else config.layer_norm()
         if attention != "self":
             self.cross_attn = CrossAttention(config, number)
-            self.cross_attn_layer_norm = None if normalized and attention == "cross" else config.layer_norm()
+            self.cross_attn_layer_norm = None if normalized and attention in CROSS_ONLY else config.layer_norm()
         width, inner = config.embed_dim, config.ffn_embed_dim
         self.fc1 = nn.Linear(width, 2 * inner if config.modern else inner, not config.modern)
         self.fc2 = nn.Linear(inner, width, not config.modern)
@@ -66,11 +68,15 @@ class TransformerLayer(Layer):
             residual = states if output_at is None else output_at.take(states)
             states = self._add(residual, attended, self.self_attn_layer_norm)
         if self.cross_attn is not None:
-            queries = self._before(states, self.cross_attn_layer_norm)
+            queries = self.before_attention(states)
             attended = self.cross_attn(queries, memory, memory_bias, output_at)
             states = self._add(states, attended, self.cross_attn_layer_norm)
         transformed = self.fc2(self._activate(self.fc1(self._before(states, self.final_layer_norm))))
         return self._add(states, transformed, self.final_layer_norm)
+
+    def before_attention(self, states: Tensor) -> Tensor:
+        """Normalize the states that cross-attention reads from, or reads."""
+        return self._before(states, self.cross_attn_layer_norm)
 
     def _before(self, states: Tensor, norm: LayerNorm | None) -> Tensor:
         return norm(states) if self.modern and norm is not None else states
