@@ -29,7 +29,7 @@ def test_muon_worked_by_hand():
     assert muon_flops(ModelShape(StackShape(1, 2, 3, 1), 10)) == 5 * (4 * 48 + 2 * 64 + 48)
     plain, gated = StackShape(1, 2, 3, 1), StackShape(1, 2, 3, 1, gated=True)
     of_layer = 4 * 48 + 2 * 64
-    for attention, more in (("self", 0), ("cross", 0), ("self_cross", 4 * 48)):
+    for attention, more in (("self", 0), ("cross", 0), ("aligned_cross", 0), ("self_cross", 4 * 48)):
         assert muon_flops(ModelShape(plain, 10, plain, attention), steps=1) == 2 * of_layer + more + 48
     assert muon_flops(ModelShape(gated, 10, gated), steps=1) == 2 * (4 * 48 + 3 * 64) + 48
 
@@ -76,11 +76,12 @@ def counted(run: Any) -> int:
         ({"decoder_embed_dim": 24, "decoder_ffn_embed_dim": 40, "decoder_attention_heads": 2}, True),
         ({"decoder_attention": "self_cross"}, True),
         ({"decoder_attention": "cross", "decoder_embed_dim": 16}, True),
+        ({"decoder_attention": "aligned_cross"}, True),
         ({}, False),
         ({"decoder_layers": 0}, False),
         ({"layer": "modern", "positions": "rotary", "relative_buckets": "none"}, True),
     ],
-    ids=["maelm", "one layer", "narrow decoder", "self and cross", "cross", "kept", "mlm", "modern"],
+    ids=["maelm", "one layer", "narrow decoder", "self and cross", "cross", "aligned", "kept", "mlm", "modern"],
 )
 def test_our_model_multiplies_what_the_model_says(changes: dict[str, Any], dropped: bool):
     # The backend that shows its products, where the package has several.

@@ -16,7 +16,7 @@ from fairseq_maelm.data.masking_variants import EncoderView, output_rows
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules.attention import cross
 from fairseq_maelm.modules.output_positions import OutputPositions
-from fairseq_maelm.modules.transformer import DECODER_ATTENTION
+from fairseq_maelm.modules.transformer import CROSS_ONLY, DECODER_ATTENTION
 
 PADDED = ([13, 30, 7, 2], [[0, 3, 4, 12], [1, 2, 28], [6], [1]])
 # As many masks in each sequence, and no padding.
@@ -127,7 +127,7 @@ def rows_through(module: torch.nn.Module, model: MaelmModel, net_input: dict[str
     return sum(counts)
 
 
-@pytest.mark.parametrize("attention", ["self", "self_cross", "cross"])
+@pytest.mark.parametrize("attention", ["self", "self_cross", "cross", "aligned_cross"])
 def test_positions_that_nothing_reads_are_left_out(family, attention):
     model = model_of(**family, decoder_attention=attention)
     net_input, target = batch(*PADDED)
@@ -135,11 +135,11 @@ def test_positions_that_nothing_reads_are_left_out(family, attention):
     first, last = model.decoder.layers
     attend = last.self_attn if attention == "self" else last.cross_attn
     for module in (last.fc1, last.final_layer_norm, attend.out_proj):
-        assert rows_through(module, model, net_input) == (predicted if attention == "cross" else slots)
+        assert rows_through(module, model, net_input) == (predicted if attention in CROSS_ONLY else slots)
         assert rows_through(module, model, net_input, target=target) == predicted
     # Without self-attention no slot reads another, so the first layer needs no more than the last.
-    assert rows_through(first.fc1, model, net_input, target=target) == (predicted if attention == "cross" else slots)
-    if attention == "cross":
+    assert rows_through(first.fc1, model, net_input, target=target) == (predicted if attention in CROSS_ONLY else slots)
+    if attention in CROSS_ONLY:
         assert rows_through(first.cross_attn.q_proj, model, net_input, target=target) == predicted
         assert rows_through(model.decoder.layernorm_embedding, model, net_input, target=target) == predicted
 

@@ -37,7 +37,7 @@ def losses_and_gradients(model: MaelmModel, seed: int = 7) -> tuple[Tensor, dict
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("decoder_attention", ["self", "self_cross", "cross"])
+@pytest.mark.parametrize("decoder_attention", ["self", "self_cross", "cross", "aligned_cross"])
 def test_recomputed_gradients_are_the_same_bit_for_bit_with_dropout(
     precision: str, decoder_attention: str, family: str
 ) -> None:

@@ -147,6 +147,7 @@ _TRAINED = {
     "--bf16": "use --precision bf16",
     "--decoder-attention cross --decoder-layers 0 --masked-input kept": "needs a decoder: --decoder-layers is 0",
     "--decoder-attention causal_cross --decoder-layers 0 --masked-input kept": "causal_cross needs a decoder",
+    "--decoder-attention aligned_cross --decoder-layers 3": "needs an encoder layer without local attention",
     "--decoder-attention causal": "invalid choice: 'causal' .choose from",
     "--arch maelm_modern_tiny --decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
     "--decoder-attention cross --encoder-mask-fraction 0.5 --masked-input kept": "needs --masked-input dropped",
