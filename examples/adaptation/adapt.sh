@@ -14,7 +14,7 @@ LR=${LR:-1e-4}
 
 # The encoder and its sizes come from the checkpoint. The decoder, which is thrown away afterwards, begins as a copy of
 # the encoder's last layers.
-MODEL=(--arch maelm --finetune-from-model "$CHECKPOINT" --decoder-layers 2 --decoder-attention cross
+MODEL=(--arch maelm --finetune-from-model "$CHECKPOINT" --decoder-layers 2 --decoder-attention aligned_cross
        --dropout 0.1 --attention-dropout 0.1)
 MASKS=(--masked-input dropped --mask-prob 0.3 --leave-unmasked-prob 0 --random-token-prob 0 --protect-special-tokens)
 BATCH=(--tokens-per-sample 512 --sample-break-mode complete_doc --max-tokens $((512 * SEQUENCES))

@@ -7,6 +7,7 @@ from typing import Any
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
+from fairseq_maelm.models.sizes import global_layers
 from fairseq_maelm.text.dictionary import load_dictionary
 
 # BERT's masking (Devlin et al., 2019), which published encoders were trained with.
@@ -55,8 +56,8 @@ def continue_from(
     if "sequence-length" in given and length < wanted:
         raise ValueError(f"--set sequence-length={wanted}: {path} has {length} positions, so give at most {length}")
     start = {"arch": "maelm", "finetune-from-model": path, "max-positions": model.max_positions}
-    decided = {name: value for name, value in _prediction(checkpoint, objective).items() if name not in given}
-    options = {**recipe["options"], **decided, **start}
+    decided = _prediction(checkpoint, objective, recipe["options"])
+    options = {**recipe["options"], **{name: decided[name] for name in decided if name not in given}, **start}
     recipe = {**recipe, "sequence-length": length, "options": options}
     if general_data is not None:
         recipe["options"] = options = {**_GENERAL, **options, "general-data": general_data}
@@ -71,10 +72,20 @@ def continue_from(
     return {**recipe, "options": {"validate-interval-updates": interval, "save-interval-updates": interval, **options}}
 
 
-def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
-    """Return the options for predicting masked tokens; an option with the value None is left to the checkpoint."""
+def _prediction(checkpoint: Checkpoint, objective: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for predicting masked tokens; an option with the value None is left to the checkpoint.
+
+    Args:
+        checkpoint: the checkpoint to continue from.
+        objective: "mae-lm" or "mlm".
+        options: options of the recipe.
+    """
+    if not checkpoint.has_decoder and objective == "mlm":
+        return _MLM
+    if not checkpoint.has_decoder and options.get("decoder-attention") == "aligned_cross":
+        return {"decoder-layers": min(options["decoder-layers"], len(global_layers(checkpoint.config.model)))}
     if not checkpoint.has_decoder:
-        return _MLM if objective == "mlm" else {}
+        return {}
     if objective == "mlm":
         raise ValueError(
             f"{checkpoint.path} predicts masked tokens by its decoder, so its encoder cannot be trained by --objective "

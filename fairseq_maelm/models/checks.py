@@ -89,8 +89,8 @@ def refuse_stock_bf16(config: Any) -> None:
 
 
 def warn_of_a_deep_decoder(config: Any) -> None:
-    """Warn if the decoder has more than a third as many layers as the encoder, which is useful only in ablations."""
-    if config.decoder_layers > max(1, config.encoder_layers // 3):
+    """Warn if a decoder with self-attention has more than a third as many layers as the encoder (paper, Table 2)."""
+    if config.decoder_attention == "self" and config.decoder_layers > max(1, config.encoder_layers // 3):
         logger.warning(
             "--decoder-layers %s is more than a third of the encoder's %s layers: in the paper (Table 2) a decoder of "
             "half the encoder's depth makes a worse encoder than plain masked language modeling",

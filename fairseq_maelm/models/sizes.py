@@ -64,5 +64,9 @@ def fill_from_size(config: Any, name: str) -> None:
 
 def aligned_heights(config: Any) -> list[int]:
     """Return the encoder layers at the heights of the decoder's layers: the last ones without local attention."""
-    every = config.global_every if config.local_attention else 1
-    return list(range(0, config.encoder_layers, every))[-config.decoder_layers :]
+    return global_layers(config)[-config.decoder_layers :]
+
+
+def global_layers(config: Any) -> list[int]:
+    """Return the indices of the encoder layers without local attention."""
+    return list(range(0, config.encoder_layers, config.global_every if config.local_attention else 1))

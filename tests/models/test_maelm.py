@@ -44,10 +44,15 @@ def test_sizes_keep_the_papers_rule_for_the_decoder():
 
 
 @pytest.mark.parametrize(
-    ("encoder", "decoder", "warned"), [(12, 4, 0), (12, 5, 1), (6, 2, 0), (2, 1, 0), (2, 2, 1), (2, 0, 0)]
+    ("encoder", "decoder", "attention", "warned"),
+    [
+        *[(12, 4, "self", 0), (12, 5, "self", 1), (6, 2, "self", 0), (2, 1, "self", 0), (2, 2, "self", 1)],
+        *[(2, 0, "self", 0), (12, 6, "cross", 0), (12, 12, "aligned_cross", 0)],
+    ],
 )
-def test_a_decoder_of_more_than_a_third_is_told_in_a_line(encoder, decoder, warned, caplog):
-    warn_of_a_deep_decoder(SimpleNamespace(encoder_layers=encoder, decoder_layers=decoder))
+def test_a_decoder_of_more_than_a_third_is_told_in_a_line(encoder, decoder, attention, warned, caplog):
+    sizes = {"encoder_layers": encoder, "decoder_layers": decoder}
+    warn_of_a_deep_decoder(SimpleNamespace(**sizes, decoder_attention=attention))
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warned
 
 
