@@ -129,20 +129,20 @@ class AlignedCrossDecoder(CrossDecoder):
     """A decoder with cross-attention only, whose layers read the encoder layer by layer.
 
     Each layer reads the input of the encoder layer at its height, as the masked tokens of an MLM do; the last one reads
-    the encoder's output, so that all of the encoder is trained. As a copy of encoder layers it therefore predicts
-    almost as well as the MLM that it comes from. XLNet's query stream (Yang et al., 2019) and CrossMAE (Fu et al.,
-    2024) read other layers than the last one too.
+    the encoder's output, so that all of the encoder is trained. A copy of an MLM's layers therefore begins with a lower
+    loss than in ``CrossDecoder`` (examples/adaptation/README.md). XLNet's query stream (Yang et al., 2019) and CrossMAE
+    (Fu et al., 2024) also read more layers than the last.
     """
 
     attention = "aligned_cross"
 
     def keys_and_values(self, visible: EncoderOutput, bias: AttentionBias) -> list[KeysValues]:
         """Return each layer's keys and values of the encoder states that it reads."""
+        layers: list[Any] = list(self.layers)
         found: list[KeysValues] = []
-        for layer, height in zip(self.layers, [*self.heights[:-1], -1]):
-            attention: Any = layer.cross_attn
+        for layer, height in zip(layers, [*self.heights[:-1], -1]):
             read = layer.before_attention(self.project(visible.all_states[height]))
-            found += keys_and_values([attention], read, bias)
+            found += keys_and_values([layer.cross_attn], read, bias)
         return found
 
 
