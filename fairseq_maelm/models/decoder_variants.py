@@ -129,9 +129,9 @@ class AlignedCrossDecoder(CrossDecoder):
     """A decoder with cross-attention only, whose layers read the encoder layer by layer.
 
     Each layer reads the input of the encoder layer at its height, as the masked tokens of an MLM do; the last one reads
-    the encoder's output, so that all of the encoder is trained. A copy of an MLM's layers therefore begins with a lower
-    loss than in ``CrossDecoder`` (examples/adaptation/README.md). XLNet's query stream (Yang et al., 2019) and CrossMAE
-    (Fu et al., 2024) also read more layers than the last.
+    the encoder's output, so that all of the encoder is trained. With as many layers as the encoder, a copy of an MLM's
+    layers therefore begins with a much lower loss than in ``CrossDecoder`` (examples/adaptation/README.md). XLNet's
+    query stream (Yang et al., 2019) and CrossMAE (Fu et al., 2024) also read more layers than the last.
     """
 
     attention = "aligned_cross"
