@@ -45,19 +45,15 @@ def continue_from(
     if not checkpoint.predicts_masked_tokens and checkpoint.heads:
         raise ValueError(f"{path} was fine-tuned and has no LM head: give a pretrained checkpoint")
     for folder in (data[0], *map(Path, general_data.split(":") if general_data else ())):
-        if dictionary_fingerprint(load_dictionary(str(folder))) != checkpoint.vocabulary:
-            raise ValueError(
-                f"{folder} was not prepared with the vocabulary of {path}: run `maelm prepare corpus TEXT --vocabulary "
-                f"{path.parent} --output FOLDER`, and give this folder"
-            )
+        _check_vocabulary(checkpoint, folder)
     model = checkpoint.config.model
-    length = min(int(recipe["sequence-length"]), model.max_positions)
-    wanted = recipe["sequence-length"]
+    wanted = int(recipe["sequence-length"])
+    length = min(wanted, model.max_positions)
     if "sequence-length" in given and length < wanted:
         raise ValueError(f"--set sequence-length={wanted}: {path} has {length} positions, so give at most {length}")
-    start = {"arch": "maelm", "finetune-from-model": path, "max-positions": model.max_positions}
-    decided = _prediction(checkpoint, objective, recipe["options"])
-    options = {**recipe["options"], **{name: decided[name] for name in decided if name not in given}, **start}
+    decided = _prediction(checkpoint, objective, recipe["options"]).items()
+    options = {**recipe["options"], **{name: value for name, value in decided if name not in given}}
+    options |= {"arch": "maelm", "finetune-from-model": path, "max-positions": model.max_positions}
     recipe = {**recipe, "sequence-length": length, "options": options}
     if general_data is not None:
         recipe["options"] = options = {**_GENERAL, **options, "general-data": general_data}
@@ -70,6 +66,15 @@ def continue_from(
         options["warmup-updates"] = min(options["warmup-updates"], max(1, options["max-update"] // 2))
     interval = options.get("validate-interval-updates", max(1, options["max-update"] // _VALIDATIONS))
     return {**recipe, "options": {"validate-interval-updates": interval, "save-interval-updates": interval, **options}}
+
+
+def _check_vocabulary(checkpoint: Checkpoint, folder: Path) -> None:
+    if dictionary_fingerprint(load_dictionary(str(folder))) != checkpoint.vocabulary:
+        path = checkpoint.path
+        raise ValueError(
+            f"{folder} was not prepared with the vocabulary of {path}: run `maelm prepare corpus TEXT --vocabulary "
+            f"{path.parent} --output FOLDER`, and give this folder"
+        )
 
 
 def _prediction(checkpoint: Checkpoint, objective: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,12 @@ OPTIONS = {"decoder-layers": 2, "decoder-attention": "aligned_cross", "max-updat
 def test_a_new_decoder_has_no_more_layers_than_it_can_copy(encoder, given, expected, monkeypatch):
     model = SimpleNamespace(**{"local_attention": 0, "global_every": 3, "max_positions": 64, **encoder})
     checkpoint = SimpleNamespace(
-        predicts_masked_tokens=True, has_decoder=False, heads={}, vocabulary=1, config=SimpleNamespace(model=model)
+        path=Path("base.pt"),
+        predicts_masked_tokens=True,
+        has_decoder=False,
+        heads={},
+        vocabulary=1,
+        config=SimpleNamespace(model=model),
     )
     monkeypatch.setattr(continued, "read_checkpoint", lambda path: checkpoint)
     monkeypatch.setattr(continued, "load_dictionary", lambda folder: None)
