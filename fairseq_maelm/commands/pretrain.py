@@ -108,9 +108,11 @@ def run(args: argparse.Namespace) -> None:
     memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
     options = train_options(recipe, machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision), memory)
     words = [*fairseq_train(args.data, args.output, options), *args.fairseq_options]
-    what = f"pretraining {options['arch']}" if args.checkpoint is None else "further pretraining"
+    what, after = f"pretraining {options['arch']}", f"maelm fill --checkpoint {args.output} 'A text with a <mask>.'"
+    if args.checkpoint is not None:
+        what, after = "further pretraining", f"maelm export --checkpoint {args.output} --output FOLDER"
     start_training(words, args, f"{what} on {args.data}")
-    end_training(args, f"maelm fill --checkpoint {args.output} 'A text with a <mask>.'")
+    end_training(args, after)
 
 
 def _setting(text: str) -> tuple[str, Any]:

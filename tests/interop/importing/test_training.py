@@ -69,6 +69,7 @@ def test_a_published_encoder_is_adapted_without_masks(family: str, tmp_path: Pat
     pretrain = ["maelm", "pretrain", tmp_path / "data", "--checkpoint", tmp_path / "base", "--gpus", 0]
     pretrain += ["--set", "max-update=4", "batch-sequences=8", "sequences-per-gpu=8"]
     output = run([*pretrain, "--output", tmp_path / "adapted"])
+    assert f"next: maelm export --checkpoint {tmp_path / 'adapted'}" in output
     assert "the checkpoint has no decoder" in output and "--decoder-attention aligned_cross" in output
     again = run([*pretrain, "--output", tmp_path / "adapted"])
     assert "this run is complete after 4 updates" in again and "its learning rate has reached its end;" in again
