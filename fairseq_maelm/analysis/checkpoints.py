@@ -127,8 +127,8 @@ class CheckpointEncoder:
         """Refuse data that were prepared with another dictionary."""
         if load_dictionary(str(folder)).symbols != self._dictionary.symbols:
             raise ValueError(
-                f"the data in {folder} were prepared with a different dictionary than the model's: give --text, a text "
-                "file that each model tokenizes for itself"
+                f"the data in {folder} were prepared with a dictionary other than the model's: instead of --data give "
+                "--text, a text file that each model tokenizes itself"
             )
 
     def attention_weights(self) -> Iterator[AttentionWeights]:

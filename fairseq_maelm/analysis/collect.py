@@ -62,7 +62,7 @@ class TextBlocks:
         self._stream = np.array(list(chain.from_iterable(lines)), dtype=np.int64)
         self._slices = block_slices(np.array(list(map(len, lines)), dtype=np.int64), "complete_doc", block_size - 1)
         if not len(self._slices):
-            raise ValueError(f"{path} has no line with a token")
+            raise ValueError(f"{path} has no text: no line contains a token")
         self._first, self.sizes = vocabulary.first, self._slices[:, 1] - self._slices[:, 0] + 1
 
     def __len__(self) -> int:

@@ -45,7 +45,7 @@ def _claim(output: Path, recorded: dict[str, Any], command: str) -> None:
             )
         return
     if output.exists() and (not output.is_dir() or _files(output)):
-        raise ValueError(f"{output} exists and has no results of {command}: choose another --output")
+        raise ValueError(f"{output} exists but does not contain results of {command}: choose another --output")
     output.mkdir(parents=True, exist_ok=True)
     write_json(path, recorded)
 

@@ -48,7 +48,10 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
             if not file.exists():
                 write_json(file, {**_analyze_one(name, path, settings, device), "fingerprint": fingerprint})
             elif read_json(file)["fingerprint"] != fingerprint:
-                raise ValueError(f"{file} has results of another model named {name!r}: choose another name or folder")
+                raise ValueError(
+                    f"{file} has results of a different model that is also named {name!r}: choose another name or "
+                    "folder"
+                )
             else:
                 logger.info("%s has results already", name)
         results = [{**read_json(output / MODELS_FOLDER / f"{name}.json"), "settings": recorded} for name in models]

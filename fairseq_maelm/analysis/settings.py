@@ -23,7 +23,10 @@ def _layers() -> Any:
 
 
 def _tau() -> Any:
-    text = "fraction of the energy (sum of squared singular values) that defines the effective rank"
+    text = (
+        "the effective rank is the least number of singular values with this fraction of the energy (the sum of their "
+        "squares)"
+    )
     return option(0.9, help=text, minimum=1e-6, maximum=1, group=_MEASURED)
 
 
@@ -79,7 +82,7 @@ class AnalysisSettings:
     )
     tau: float = _tau()
     centered: bool = option(
-        False, help="subtract the mean of each set of representations; the paper does not", group=_MEASURED
+        False, help="center each set of representations (subtract its mean); the paper does not", group=_MEASURED
     )
 
     def __post_init__(self) -> None:
@@ -107,23 +110,24 @@ class ProbeSettings:
     """
 
     sts: Path | None = _inputs(
-        "similarity of sentences: a folder for each set, with a .tsv file for each of its parts (score, tab, sentence, "
-        "tab, sentence)", metavar="FOLDER",
+        "similarity of sentences: a folder with one folder per data set, which has one .tsv file per part; lines are "
+        "score, tab, sentence, tab, sentence", metavar="FOLDER",
     )  # fmt: skip
     words: Path | None = _inputs(
-        "similarity of words: a .tsv file for each set (word, tab, word, tab, score)", metavar="FOLDER"
+        "similarity of words: a folder with one .tsv file per data set; lines are word, tab, word, tab, score",
+        metavar="FOLDER",
     )
     tasks: tuple[Path, ...] = _inputs(
-        "task folders of `maelm prepare sentences` or `glue`: probes predict classes, cosines are compared with scores "
-        "of pairs (STS-B)", metavar="FOLDER", default=(),
+        "task folders written by `maelm prepare sentences` or `maelm prepare glue`: linear probes predict classes; "
+        "scores of pairs (STS-B) are compared with cosines", metavar="FOLDER", default=(),
     )  # fmt: skip
     treebank: tuple[Path, ...] = _inputs(
-        "parts of speech: CoNLL-U files to fit the probe to and to test it on", nargs=2, default=(),
+        "parts of speech: a CoNLL-U file to fit the probe to, and one to test it on", nargs=2, default=(),
         metavar=("TRAIN", "TEST"),
     )  # fmt: skip
     text: Path | None = _inputs(
-        "text for effective rank, mean cosine, search and repeated words: one paragraph per line, a blank line between "
-        "documents", metavar="FILE",
+        "text file for effective rank, mean cosine, nearest-neighbor search and repeated words: one paragraph per "
+        "line, a blank line between documents", metavar="FILE",
     )  # fmt: skip
     vocabulary: Path | None = option(
         None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them",
@@ -137,7 +141,7 @@ class ProbeSettings:
     )  # fmt: skip
     train_rows: int = option(
         10_000,
-        help="maximum number of a task's training examples that probes are fitted to",
+        help="maximum number of training examples per task for fitting the probes",
         minimum=2,
         group=_MEASURED,
     )
@@ -145,10 +149,13 @@ class ProbeSettings:
         25_000, help="maximum number of treebank words for fitting the probe", minimum=2, group=_MEASURED
     )
     stretches: int = option(
-        1_000, help=f"maximum number of passages of {PASSAGE} words from the text", minimum=2, group=_MEASURED
+        1_000,
+        help=f"maximum number of passages, of {PASSAGE} words each, to take from --text",
+        minimum=2,
+        group=_MEASURED,
     )
     tau: float = _tau()
-    seed: int = option(1, help="random seed of the examples and of random weights", minimum=0, group=_MEASURED)
+    seed: int = option(1, help="random seed for drawing examples and for random weights", minimum=0, group=_MEASURED)
     precision: str = option("fp32", help="precision of the computation", choices=PRECISIONS, group=_MEASURED)
     batch_tokens: int = option(8_192, help="number of tokens in a batch, padding included", minimum=1, group=_MEASURED)
 

@@ -146,7 +146,10 @@ def build_with_heads(build: Callable[[], Any], weights: dict[str, Tensor], path:
     asked = sum(parameter.numel() for parameter in model.parameters())
     held = sum(weight.numel() for weight in weights.values())
     if asked > _SLACK * held:
-        raise CheckpointError(f"{path} holds {held:,} parameters, but with this dict.txt its model has {asked:,}")
+        raise CheckpointError(
+            f"{path} holds {held:,} parameters, but a model with this dict.txt has {asked:,}: use the dict.txt of the "
+            "checkpoint"
+        )
     model = build()
     register_heads(model, weights)
     return model
@@ -236,8 +239,8 @@ def _check_settings(model: Any, state_dict: dict[str, Tensor]) -> None:
     embedding = state_dict.get("encoder.embed_tokens.weight")
     if embedding is not None and len(embedding) != symbols:
         raise ValueError(
-            f"the checkpoint's vocabulary has {len(embedding)} symbols and the data's has {symbols}: use the dict.txt "
-            "that the checkpoint was trained with"
+            f"the checkpoint's vocabulary has {len(embedding)} symbols, but the data's has {symbols}: use the "
+            "dict.txt that the checkpoint was trained with"
         )
     if saved["vocabulary"] != own.pop("vocabulary"):
         raise ValueError(
@@ -247,8 +250,8 @@ def _check_settings(model: Any, state_dict: dict[str, Tensor]) -> None:
     for name, value in own.items():
         if saved.get(name, value) != value and (model.decoder is not None or not name.startswith("decoder_")):
             raise ValueError(
-                f"the checkpoint was trained with --{name.replace('_', '-')} {saved[name]} and not {value}: pass "
-                "the same --arch and options of the model as in pretraining"
+                f"the checkpoint was trained with --{name.replace('_', '-')} {saved[name]}, not {value}: pass the "
+                "same --arch and model options as in pretraining"
             )
 
 
@@ -265,5 +268,5 @@ def _check_shapes(model: Any, state_dict: dict[str, Tensor]) -> None:
         shown = wrong + [f"{key} is missing" for key in missing] + [f"{key} is not in the model" for key in surplus]
         raise ValueError(
             f"the checkpoint and the model have different sizes ({len(shown)} differences; the first: {shown[0]}): "
-            "pass the --arch, the layer and position options that the checkpoint was trained with"
+            "pass the same --arch and options of layers and positions as in the checkpoint's training"
         )

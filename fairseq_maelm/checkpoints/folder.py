@@ -83,10 +83,10 @@ def read_folder(folder: Path) -> dict[str, Any]:
     sums = read_sums(folder)
     for name in _VERIFIED:
         if (name in sums or (folder / name).exists()) and sha256_of(folder / name) != sums.get(name):
-            raise ValueError(f"{name} is damaged or was changed: its checksum is not that in {SUMS_FILE}")
+            raise ValueError(f"{name} is damaged or was changed: its checksum differs from the one in {SUMS_FILE}")
     content = read_json(folder / CHECKPOINT_FILE)
     if content.pop("weights") != {name: sums[name] for name in _WEIGHT_FILES}:
-        raise ValueError(f"the weights are not those of this {CHECKPOINT_FILE}")
+        raise ValueError(f"{CHECKPOINT_FILE} belongs to other weights than those in this folder")
     encoder, others = (load_file(folder / name) for name in _WEIGHT_FILES)
     weights = {**_weights_of_encoder(folder, encoder, content["cfg"]["model"]), **others}
     return {**content, "model": {name: _single(weight) for name, weight in weights.items()}}
@@ -95,7 +95,9 @@ def read_folder(folder: Path) -> dict[str, Any]:
 def _weights_of_encoder(folder: Path, encoder: dict[str, Tensor], options: dict[str, Any]) -> dict[str, Tensor]:
     """Return the encoder's weights under our names; the options have not been checked yet."""
     if options["encoder_layers"] > len(encoder):
-        raise ValueError(f"{options['encoder_layers']} layers cannot have {len(encoder)} weights")
+        raise ValueError(
+            f"its options say {options['encoder_layers']} layers, but its encoder has only {len(encoder)} weights"
+        )
     family = FAMILIES[read_json(folder / CONFIG_FILE)["model_type"]]
     return take_weights(encoder, family, options, "encoder")
 

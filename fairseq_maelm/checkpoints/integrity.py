@@ -53,7 +53,7 @@ def find_danger(path: Path) -> str | None:
     if os.path.getsize(path) == 0:
         return "is empty"
     if path.suffix == ".safetensors":
-        return f"holds weights without their configuration: give its folder, {path.parent}"
+        return f"holds weights without their configuration: give the folder {path.parent}"
     with open(path, "rb") as stream:
         begins = stream.read(len(_FIRST)) == _FIRST
         stream.seek(-min(_LAST_SIZE, os.path.getsize(path)), os.SEEK_END)
@@ -78,7 +78,8 @@ def _danger_of_archive(path: Path) -> str | None:
             for record in records:
                 if record.filename.endswith(".pkl"):
                     if record.file_size > _LARGEST_PICKLE:
-                        return f"holds {record.file_size:,} bytes of settings in {_shown(record.filename)}"
+                        held_in = _shown(record.filename)
+                        return f"holds {record.file_size:,} bytes of settings in {held_in}, too many for a checkpoint"
                     with archive.open(record) as stream:
                         if danger := _danger_of_pickles(stream, 1):  # type: ignore[arg-type]
                             return danger

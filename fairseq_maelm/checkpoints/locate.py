@@ -32,7 +32,9 @@ def find_checkpoint(path: Path) -> Path:
     if (path / "config.json").is_file() and not (path / CHECKPOINT_FILE).exists():
         raise FileNotFoundError(f"{path} is a Hugging Face folder: first run `maelm import {path} --output FOLDER`")
     if path.is_dir():
-        raise FileNotFoundError(f"there is neither checkpoint_best.pt nor checkpoint_last.pt in {path}: name a file")
+        raise FileNotFoundError(
+            f"there is neither checkpoint_best.pt nor checkpoint_last.pt in {path}: give the path of a checkpoint file"
+        )
     shipped = shipped_encoders()
     if str(path) in shipped:
         return shipped[str(path)]

@@ -160,13 +160,13 @@ def plain_sections(state: dict[str, Any], path: Path) -> dict[str, dict[str, Any
         if kind == "args":
             return {section: {**plain, "_name": plain.get(name)} for section, name in _FLAT_NAMES.items()}
         return {name: section for name, section in plain.items() if isinstance(section, dict)}
-    raise CheckpointError(f"{path} holds no configuration, so the model of its weights is unknown")
+    raise CheckpointError(f"{path} holds no configuration, so it is unknown which model its weights belong to")
 
 
 def _plain(value: Any, path: Path, place: str, depth: int, count: Iterator[int]) -> Any:
     """Copy a setting, with namespaces replaced by dicts; ``count`` counts values over all recursive calls."""
     if depth > _DEEPEST:
-        raise CheckpointError(f"{path} holds a configuration with more than {_DEEPEST} levels")
+        raise CheckpointError(f"{path} holds a configuration that is nested more than {_DEEPEST} levels deep")
     if next(count) > _MOST_VALUES:
         raise CheckpointError(f"{path} holds a configuration with more than {_MOST_VALUES:,} values")
     if isinstance(value, argparse.Namespace):
@@ -174,18 +174,21 @@ def _plain(value: Any, path: Path, place: str, depth: int, count: Iterator[int])
     if type(value) is dict:
         wrong = next((key for key in value if type(key) not in (str, int) or "${" in str(key)), None)
         if wrong is not None:
-            raise CheckpointError(f"{path} holds {shown(wrong)} as the name of an option in {place}")
+            raise CheckpointError(
+                f"{path} holds {shown(wrong)} in {place} as the name of an option, which must be plain text"
+            )
         return {
             str(key): _plain(item, path, f"{place}.{shown(key)[1:-1]}", depth + 1, count) for key, item in value.items()
         }
     if type(value) in (list, tuple):
         return [_plain(item, path, place, depth + 1, count) for item in value]
     if type(value) is str and "${" in value:
-        raise CheckpointError(
-            f"{path} holds a reference to another option in {place}, and references are not resolved: {shown(value)}"
-        )
+        raise CheckpointError(f"{path} refers to another option in {place}, which is not supported: {shown(value)}")
     if type(value) is str and len(value) > _LONGEST_STRING:
-        raise CheckpointError(f"{path} holds a string of {len(value):,} characters in {place}")
+        raise CheckpointError(
+            f"{path} holds a string of {len(value):,} characters in {place}, more than the {_LONGEST_STRING:,} that "
+            "are allowed"
+        )
     if value is None or type(value) in (str, bool, int, float):
         return value
     raise CheckpointError(f"{path} holds {shown(value)} in {place}, which is neither a number nor a string")
@@ -238,15 +241,15 @@ def check_weights(weights: dict[str, Any], path: Path) -> None:
     held, named = {}, 0
     for name, tensor in weights.items():
         if type(name) is not str or not re.fullmatch(r"[\w.:\- ]{1,300}", name):
-            raise CheckpointError(f"{path} holds {shown(name)} as the name of a weight")
+            raise CheckpointError(f"{path} holds a weight under the name {shown(name)}, which is not valid")
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided or tensor.device.type != "cpu":
-            raise CheckpointError(f"{path} holds {name}, which is not an ordinary tensor")
+            raise CheckpointError(f"{path} holds the weight {name}, which is not an ordinary tensor")
         if tensor.dtype not in _DTYPES:
-            raise CheckpointError(f"{path} holds {name} as {tensor.dtype}")
+            raise CheckpointError(f"{path} holds the weight {name} as {tensor.dtype}, which is not supported")
         size, storage = tensor.numel() * tensor.element_size(), tensor.untyped_storage()
         if size > storage.nbytes():
             raise CheckpointError(
-                f"{path} holds {name} with {tensor.numel():,} numbers, most of which are not in the file"
+                f"{path} holds the weight {name} with {tensor.numel():,} numbers, but most of them are not in the file"
             )
         held[storage.data_ptr()] = storage.nbytes()
         named += size
@@ -254,4 +257,6 @@ def check_weights(weights: dict[str, Any], path: Path) -> None:
         raise CheckpointError(f"{path} holds too many names that share the same weights")
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise CheckpointError(f"{path} holds {name} with numbers that are not finite: its training has diverged")
+            raise CheckpointError(
+                f"{path} holds the weight {name} with numbers that are not finite: the training diverged"
+            )

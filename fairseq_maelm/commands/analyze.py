@@ -14,9 +14,9 @@ AFTER_INTERRUPT = "the same command resumes after the last finished model"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm analyze``."""
     parser.description = (
-        "Measures the effective rank of representations in each layer, with and without [MASK] in the input, the "
-        "subspace of <mask>, and the inequality behind MAE-LM. Writes JSON, CSV and figures. An "
-        "interrupted run resumes after the last finished model, and the same command can add models later."
+        "Measures, in each layer, the effective rank of representations with and without [MASK] in the input and the "
+        "subspace of <mask>, and checks the inequality behind MAE-LM. Writes JSON, CSV and figures. After an "
+        "interruption, the same command resumes after the last finished model; models can be added later."
     )
     add_models(parser, AnalysisSettings, required=True)
 
@@ -26,8 +26,8 @@ def add_models(parser: argparse.ArgumentParser, settings: type, required: bool) 
     parser.add_argument(
         "--checkpoint", required=required, action="append", default=[], type=named_path, metavar="NAME=PATH",
         help="name and checkpoint of a model (repeat the option for further models): a file, the folder of a training "
-        "run (its best checkpoint, or else its last), or the name of an encoder that comes with this package; "
-        "models of Hugging Face are imported first (maelm import)",
+        "run (its best checkpoint, or else its last), or the name of an encoder that comes with this package; import "
+        "a Hugging Face model with `maelm import` first",
     )  # fmt: skip
     add_output(parser, "folder for the results")
     add_settings(parser, settings)
@@ -39,7 +39,7 @@ def named_path(text: str) -> tuple[str, Path]:
     name, _, path = text.partition("=")
     if not path or not re.fullmatch(r"[\w][\w.+ -]*", name):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not NAME=PATH with a name of letters, digits, spaces, '.', '+', '-' and '_'"
+            f"{text!r} must be NAME=PATH, with a NAME of letters, digits, spaces, '.', '+', '-' and '_'"
         )
     return name, checkpoint_path(path)
 
@@ -48,7 +48,7 @@ def check_names(models: list[tuple[str, Path]]) -> None:
     """Refuse models with the same name."""
     names = [name for name, _ in models]
     if len(set(names)) < len(names):
-        raise UsageError(f"two models have the same name: give each of {', '.join(names)} a different one")
+        raise UsageError(f"two models have the same name: give {', '.join(names)} different names")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -12,9 +12,9 @@ from fairseq_maelm.options import add_checkpoint, add_device, add_json, add_voca
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm answer``."""
     parser.description = (
-        "Answers questions about a text of any length. For each question it writes the answer as it is in the text, "
-        "its character offsets [begin, end) from 0, and its probability, normalized over the best answers and "
-        "'no answer'."
+        "Answers questions about a text of any length. Prints for each question the answer, quoted from the text, "
+        "with its character offsets [begin, end), counted from 0, and its probability among the best answers and 'no "
+        "answer'."
     )
     parser.add_argument("text", type=existing_path, metavar="TEXT", help="file of UTF-8 text")
     parser.add_argument("questions", nargs="+", metavar="QUESTION", help="question about the text")

@@ -22,8 +22,8 @@ _NULL_ODDS = "null_odds.json"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm evaluate squad``."""
     parser.description = (
-        "Scores predictions as the official evaluation of SQuAD 1.1 and 2.0 does, in percent. With the odds of no "
-        "answer it also finds the best threshold."
+        "Scores predictions as the official evaluation of SQuAD 1.1 and 2.0 does, in percent. With --null-odds it "
+        "also finds the best threshold for 'no answer'."
     )
     parser.add_argument("data", type=existing_path, metavar="DATA_JSON", help="questions with their answers")
     parser.add_argument(
@@ -34,17 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--null-odds", type=existing_path, metavar="FILE",
-        help="JSON file with the no-answer score of each question id: probabilities, or the logits that `maelm predict "
-        "--null-odds --threshold inf` writes",
+        help="JSON file that maps each question's id to its 'no answer' score: probabilities, or the logits that "
+        "`maelm predict --null-odds --threshold inf` writes",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",
-        help="no-answer threshold: above it a question counts as unanswered (default: 1 for probabilities, as in the "
-        "official script; 0 for logits, as in `maelm predict`)",
+        help="a question counts as unanswered if its score in --null-odds exceeds this threshold (default: 1 for "
+        "probabilities, as in the official script; 0 for logits, as in `maelm predict`)",
     )  # fmt: skip
     parser.add_argument(
         "--squad-version", choices=("auto", "1.1", "2.0"), default="auto",
-        help="version of the scoring rules; auto is the version of the data",
+        help="version of the scoring rules; auto takes it from the data",
     )  # fmt: skip
     add_output(parser, "new file for the metrics", metavar="FILE", required=False)
     add_json(parser)
@@ -59,14 +59,14 @@ def run(args: argparse.Namespace) -> None:
     if args.output is not None:
         refuse_existing(args.output)
     if args.threshold is not None and args.null_odds is None:
-        raise UsageError("--threshold applies to the odds of no answer: give --null-odds too")
+        raise UsageError("--threshold applies to the scores in --null-odds: give that file too")
     source = read_squad(args.data)
     if not source.has_answers:
-        raise ValueError(f"{args.data} has no answers to score with")
+        raise ValueError(f"{args.data} has no answers to compare the predictions with")
     version = source.version if args.squad_version == "auto" else args.squad_version
     odds = None if args.null_odds is None else _read_object(args.null_odds, (int, float), "numbers")
     if odds is not None and version == "1.1":
-        raise UsageError("version 1.1 has no questions without an answer: omit --null-odds")
+        raise UsageError("with version 1.1 every question has an answer: omit --null-odds")
     predictions = _read_object(args.predictions, str, "texts")
     threshold = OFFICIAL_THRESHOLD if odds is None else _threshold(args, odds, predictions)
     answers = {each.identity: each.answers for each in source.questions}
@@ -111,5 +111,5 @@ def _read_object(path: Path, kind: Any, what: str) -> dict[str, Any]:
     content = read_json(path)
     for identity, value in content.items():
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(f"{path} must map ids to {what}, but {identity!r} has {value!r}")
+            raise ValueError(f"{path} must map question ids to {what}, but maps {identity!r} to {value!r}")
     return content

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "task", type=existing_path, metavar="TASK", help="task folder written by a `maelm prepare` command"
     )
-    add_checkpoint(parser, "pretrained checkpoint, or any other with an encoder")
+    add_checkpoint(parser, "pretrained checkpoint, or any other checkpoint with an encoder")
     add_output(parser, "folder for the new checkpoints and the log")
     parser.add_argument(
         "--recipe", type=recipe_type(RECIPES), metavar="NAME",
@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings that override the recipe")
     group.add_argument(
         "--lr", type=number(float, 0), metavar="X",
-        help="peak learning rate (default: the recipe's; without --recipe also times (768 / width)^2 if the encoder's "
-        "width is below 768)",
+        help="peak learning rate (default: the recipe's; without --recipe, multiplied by (768 / width)^2 for encoders "
+        "of a width below 768)",
     )  # fmt: skip
     group.add_argument("--epochs", type=number(int, 1), metavar="N", help="number of passes over the training data")
     group.add_argument(
@@ -111,5 +111,5 @@ def default_recipe(folder: Path) -> str:
         if recipe := kind.recipe(folder, manifest):
             return recipe
     raise FileNotFoundError(
-        f"{folder} is not a prepared task: make one with `maelm prepare sentences`, glue, squad or tagging"
+        f"{folder} is not a task folder: make one with `maelm prepare sentences`, `glue`, `squad` or `tagging`"
     )

@@ -30,27 +30,27 @@ STANDARD_INPUT = Path("-")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm predict``."""
     parser.description = (
-        "Writes the predictions of a fine-tuned checkpoint, or with --prompt of a pretrained one. For tables of texts "
-        "(.tsv, .csv, .jsonl, .json) it writes the most likely label and the probabilities of all labels, or a value, "
-        "and the text of each row; for CoNLL files, the file with new labels; for plain text, word/LABEL; for "
-        "questions in SQuAD's format, the answer of each id. If the input has labels, a line of JSON with the metrics "
-        "follows."
+        "Writes the predictions of a fine-tuned checkpoint, or with --prompt of a pretrained one. The output has, for "
+        "tables (.tsv, .csv, .jsonl, .json), each row's text with the most likely label and the probabilities of all "
+        "labels, or with the predicted number; for CoNLL files, the file with new labels; for plain text, word/LABEL; "
+        "for questions in SQuAD's format, an answer for each id. If the input has labels, a line of JSON with the "
+        "metrics follows."
     )
     parser.add_argument(
         "input", type=_input_path, metavar="INPUT",
-        help="file, - for standard input, or prepared folder with the --split to predict",
+        help="file, '-' for standard input, or a prepared folder (see --split)",
     )  # fmt: skip
     add_checkpoint(parser, "fine-tuned checkpoint, or with --prompt a pretrained one")
     add_output(parser, "new file for the predictions", metavar="FILE", required=False)
     parser.add_argument(
         "--vocabulary", type=vocabulary_folder, metavar="FOLDER",
-        help="folder with vocabulary and labels (default: INPUT if it is a folder, else the checkpoint's folder)",
+        help="folder with vocabulary and labels (default: INPUT if that is a folder, or else the checkpoint's folder)",
     )  # fmt: skip
     parser.add_argument("--split", default="valid", help="split of a prepared folder")
     parser.add_argument(
         "--report",
         action="store_true",
-        help="write precision, recall and F1 of each label and, for few labels, the confusion matrix",
+        help="also print precision, recall and F1 of each label and, for few labels, the confusion matrix",
     )
     parser.add_argument(
         "--batch-size", type=number(int, 1), default=32, metavar="N", help="number of examples in a batch"
@@ -73,7 +73,10 @@ def run(args: argparse.Namespace) -> None:
     name = next((name for name, kind in kinds().items() if task in kind.tasks), None)
     if name is None:
         known = ", ".join(task for kind in kinds().values() for task in kind.tasks)
-        raise ValueError(f"{args.checkpoint} is a checkpoint of the task {task}: give a checkpoint of {known}")
+        raise ValueError(
+            f"{args.checkpoint} is a checkpoint of the task {task}, which maelm predict does not know: give a "
+            f"checkpoint of one of the tasks {known}"
+        )
     if args.prompt is None and task == "maelm":
         raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
     _refuse_options_of_other_kinds(args, name, task)
@@ -85,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
             args.input = _stored_input(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         predicted = predict_input(name, args)
     if args.report and not predicted.right:
-        raise UsageError("--report needs an input with right labels")
+        raise UsageError("--report compares predictions with labels: give an input that has labels")
     if args.output is None:
         sys.stdout.write(predicted.text)
     else:
@@ -118,6 +121,6 @@ def _refuse_options_of_other_kinds(args: argparse.Namespace, name: str, task: st
                     each for own, kind in kinds().items() if other in (own, *kind.accepts) for each in kind.tasks
                 )
                 raise UsageError(
-                    f"{action.option_strings[0]} is for checkpoints of {tasks}, but {args.checkpoint} is of {task}: "
-                    "omit it"
+                    f"{action.option_strings[0]} is for checkpoints of the tasks {tasks}, but {args.checkpoint} is a "
+                    f"checkpoint of the task {task}: omit this option"
                 )

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
     load_dictionary(str(args.vocabulary))
     tasks = settings.tasks or tuple(task for task in TASKS if (settings.glue / task).is_dir())
     if not tasks:
-        raise FileNotFoundError(f"{settings.glue} has no folder named {', '.join(TASKS)}")
+        raise FileNotFoundError(f"{settings.glue} has none of the folders {', '.join(TASKS)}")
     missing = [task for task in TASKS if task not in tasks]
     if missing and not settings.tasks:
         logger.warning("%s has no %s", settings.glue, ", ".join(missing))

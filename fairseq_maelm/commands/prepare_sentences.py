@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm prepare sentences``."""
     parser.description = (
         "Turns tables of texts and labels (.tsv, .csv or .jsonl, plain or compressed) into a task folder for "
-        "fine-tuning. Without --text and --label a table has no header, and its columns are 'text, label' or 'text, "
-        "text, label'."
+        "fine-tuning. Without --text and --label, a table must have no header, and the columns 'text, label' or "
+        "'text, text, label'."
     )
     add_folder_arguments(parser)
     add_settings(parser, SentenceSettings)

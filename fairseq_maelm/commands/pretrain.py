@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "maelm pretrain DATA --output FOLDER (--recipe NAME | --checkpoint PATH) [options] [-- FAIRSEQ OPTIONS]"
     )
     parser.description = (
-        "Pretrains with fairseq-train by a recipe, whose batch size is kept for any number of GPUs. The same command "
-        "resumes an interrupted run. Options after -- are passed to fairseq-train and override the recipe. By default "
-        "all GPUs of the machine are used; under torchrun or SLURM, --gpus counts the GPUs of all machines."
+        "Pretrains with fairseq-train by a recipe. The batch size is the same for any number of GPUs. The same "
+        "command resumes an interrupted run. Options after -- are passed to fairseq-train and override the recipe. By "
+        "default all GPUs of the machine are used; under torchrun or SLURM, --gpus counts the GPUs of all machines."
     )
     parser.add_argument(
         "data", metavar="DATA", help="folder written by `maelm prepare corpus`, or its shards separated by colons"
@@ -71,17 +71,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser, "encoder or pretrained model to continue from", required=False)
     parser.add_argument(
         "--objective", choices=_OBJECTIVES, default=_OBJECTIVES[0],
-        help="with --checkpoint: MAE-LM or, only for encoders without a decoder, BERT's MLM (80/10/10)",
+        help="with --checkpoint: train by MAE-LM (mae-lm) or by BERT's masked language modeling (mlm, 80/10/10), "
+        "which is only for encoders without a decoder",
     )  # fmt: skip
     parser.add_argument(
         "--general-data", metavar="DATA",
-        help="with --checkpoint: general text in the same vocabulary, to mix in; training stops if the loss on its "
-        "valid split rises too far",
+        help="with --checkpoint: folder of general text, prepared with the same vocabulary, to mix into the training; "
+        "training stops if the loss on its valid split rises too far",
     )  # fmt: skip
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
         help=f"changes to the recipe: {', '.join(_SIZES)}, passes, or any option of fairseq-train, such as lr=1e-3; "
-        "true sets an option without a value, none leaves an option out",
+        "NAME=true passes the option as a flag, NAME=none omits it",
     )  # fmt: skip
     add_machine_arguments(parser)
     add_run_arguments(parser)
@@ -133,9 +134,9 @@ def _setting(text: str) -> tuple[str, Any]:
 def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Read the recipe that the arguments name, and apply --set and --arch."""
     if args.recipe is None and args.arch is None and args.checkpoint is None:
-        raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch, or --checkpoint")
+        raise UsageError(f"give --arch, --checkpoint, or --recipe with one of {', '.join(names_in(RECIPES))}")
     if args.checkpoint is not None and args.arch is not None:
-        raise UsageError("--arch comes from --checkpoint: omit it")
+        raise UsageError("with --checkpoint the architecture is the checkpoint's: omit --arch")
     if args.checkpoint is None and (args.general_data is not None or args.objective != _OBJECTIVES[0]):
         raise UsageError("--objective and --general-data need --checkpoint")
     by_default = Path("adapt" if args.arch is None else args.arch.removeprefix("maelm_"))
@@ -169,7 +170,7 @@ def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNK
     missing = [name for name in _SIZES if not (isinstance(recipe.get(name), int) and recipe[name] > 0)]
     missing += [name for name in ("arch", "max-update") if name not in options]
     if missing:
-        raise ValueError(f"the recipe lacks {', '.join(missing)}")
+        raise ValueError(f"the recipe does not set {', '.join(missing)}")
     if not (isinstance(options["max-update"], int) and options["max-update"] > 0):
         raise ValueError(f"max-update must be a whole number of at least 1, not {options['max-update']}")
     batch, length, share = (int(recipe[name]) for name in _SIZES)

@@ -13,15 +13,16 @@ AFTER_INTERRUPT = "the same command resumes after the last finished task"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm probe``."""
     parser.description = (
-        "Evaluates the frozen states of encoders in each layer, as the mean over tokens and as the first token's, with "
-        "and without whitening: similarity of sentences and words without training, nearest neighbors, linear probes, "
-        "effective rank and repeated words. Writes JSON and a table. An interrupted run resumes after the last "
-        "finished task, and the same command can add models and tasks later."
+        "Evaluates the frozen states of encoders in each layer, as the mean over tokens and as the state of the first "
+        "token, with and without whitening. Measures the similarity of sentences and words without training, nearest "
+        "neighbors, linear probes, effective rank and repeated words. Writes JSON and a table. After an interruption, "
+        "the same command resumes after the last finished task; models and tasks can be added later."
     )
     add_models(parser, ProbeSettings, required=False)
     parser.add_argument(
         "--random-weights", action="append", default=[], type=named_path, metavar="NAME=PATH",
-        help="name and checkpoint of a model to probe with random weights, as before its pretraining",
+        help="name and checkpoint of a model to probe with new random weights in place of the trained ones, as a "
+        "baseline",
     )  # fmt: skip
 
 

@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm score``."""
     parser.description = (
         "Scores sentences by pseudo-log-likelihood: the sum of the log-probabilities, in nats, that a masked language "
-        "model gives to each token when it is hidden. For minimal pairs it reports how often the good sentence scores "
-        "higher; ties count half. The same command resumes an interrupted run."
+        "model gives each token while that token is hidden. For minimal pairs it reports how often the good sentence "
+        "scores higher; ties count half. The same command resumes an interrupted run."
     )
     parser.add_argument(
         "texts", nargs="+", type=existing_path, metavar="TEXTS",
@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_vocabulary(parser)
     options.add_output(parser, "new folder for the scores")
     parser.add_argument(
-        "--method", choices=METHODS, default=METHODS[0], help="what to hide to score a token: only this token, or "
-        "also the rest of its word (Kauf and Ivanova, 2023)",
+        "--method", choices=METHODS, default=METHODS[0], help="what to hide while a token is scored: only this token, "
+        "or also the rest of its word (Kauf and Ivanova, 2023)",
     )  # fmt: skip
     parser.add_argument(
-        "--compare", type=existing_path, metavar="FOLDER", help="another model's --output for the same pairs; the "
-        "difference between the models is reported with its 95 %% interval",
+        "--compare", type=existing_path, metavar="FOLDER", help="--output folder of another model's run on the same "
+        "pairs; the difference between the models is reported with its 95 %% interval",
     )  # fmt: skip
     parser.add_argument(
         "--first", type=options.number(int, 1), metavar="N", help="score only the first N sentences or pairs of each "

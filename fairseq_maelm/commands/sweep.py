@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--checkpoint", required=True, action="append", type=named, metavar="NAME=PATH",
-        help="model to fine-tune: a name, and a checkpoint file or run directory; repeat for more. NAME=random: random "
-        "weights with the sizes of the first checkpoint; NAME=random:OTHER: with those of the checkpoint named OTHER",
+        help="name and checkpoint (a file or a run directory) of a model to fine-tune; repeat the option for further "
+        "models. NAME=random: random weights, with the sizes of the first checkpoint; NAME=random:OTHER: random "
+        "weights, with the sizes of the checkpoint named OTHER",
     )  # fmt: skip
     add_output(parser, "folder of the sweep")
     parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="runs per setting")
@@ -43,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", nargs="+", type=_choice, action="extend", default=[], metavar="NAME=VALUE",
         help="part of the grid to run, such as: lr=2e-5 epochs=3,5",
     )  # fmt: skip
-    parser.add_argument("--large", action="store_true", help="use the recipes' search_large")
+    parser.add_argument(
+        "--large",
+        action="store_true",
+        help="search the grids for large models (search_large in the recipes instead of search)",
+    )
     parser.add_argument(
         "--options", type=shlex.split, default=[], metavar="OPTIONS",
         help="options of fairseq-train for all runs, as one quoted argument: --options='--pooler-dropout 0.1'",
@@ -53,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="checkpoints of finished runs to keep: none, the best of each task and model, or all",
     )  # fmt: skip
     add_precision(parser)
-    parser.add_argument("--threads", type=number(int, 1), default=1, metavar="N", help="number of CPU threads of a run")
+    parser.add_argument("--threads", type=number(int, 1), default=1, metavar="N", help="number of CPU threads per run")
     add_runner_arguments(parser)
 
 

@@ -134,16 +134,16 @@ def _refuse_other_settings(folder: Path, configuration: Any) -> None:
         return
     if not {"optimization", "dataset"} <= before.keys():
         raise ValueError(
-            f"{folder} holds a checkpoint whose settings cannot be compared, such as one of an old fairseq: name "
-            "another --output, or give --replace to rename this folder"
+            f"{folder} holds a checkpoint whose settings cannot be compared with the given ones, perhaps because an "
+            "old fairseq wrote it: name another --output, or give --replace to rename this folder"
         )
     now: Any = OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)
     found = different_settings(before, now)
     if found:
         more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise ValueError(
-            f"{folder} holds a run with other settings ({', '.join([*found[:_SHOWN], *more])}): give its settings to "
-            "resume it, name another --output, or give --replace to rename this folder"
+            f"{folder} holds a run with other settings ({', '.join([*found[:_SHOWN], *more])}): to resume that run, "
+            "give its settings; otherwise name another --output, or give --replace to rename this folder"
         )
 
 

@@ -34,7 +34,7 @@ def header_reason(texts: Sequence[str], label: str, counts: Mapping[str, int]) -
         return f"its cells name columns ({cells})"
     others = [count for other, count in counts.items() if other != label]
     if alone and len(others) > 1 and min(others) > 1:
-        return f"its label {label!r} is on no other line, and every other label is on several"
+        return f"its label {label!r} is on this line only, but every other label is on several lines"
     return None
 
 

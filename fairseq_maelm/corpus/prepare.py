@@ -162,8 +162,9 @@ def _draw_split(settings: PrepareSettings, cleaned: dict[str, Any]) -> Split:
         )
     if valid_documents >= documents:
         raise CorpusError(
-            f"the inputs hold {documents} documents (blank lines or records separate them), so {valid_documents} "
-            "for validation leave none for training; use fewer, or give validation files with --valid"
+            f"the inputs hold only {documents} documents (separated by blank lines, or one per record), so "
+            f"{valid_documents} for validation leave none for training; lower --valid-documents or --valid-fraction, "
+            "or give validation files with --valid"
         )
     split = draw_split(documents, valid_documents, settings.shards, settings.seed)
     if split.has_empty_shard(documents):

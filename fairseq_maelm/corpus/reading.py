@@ -16,7 +16,7 @@ _JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 _OTHER_FORMATS = {
     **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "a table: write its texts to a .txt file, or each row as a "
                     "record to a .jsonl file; `maelm prepare sentences` reads tables for fine-tuning"),
-    ".json": "one JSON value: write one record a line to a .jsonl file",
+    ".json": "one JSON value: write one record per line to a .jsonl file",
 }  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Sourc
                 if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
             )
             if not inside:
-                raise CorpusError(f"the folder {path} holds no files: give one with text files")
+                raise CorpusError(f"the folder {path} holds no files: give a folder with text files")
             sources.extend(_source(file, json_field) for file in inside)
         elif path.is_file():
             sources.append(_source(path, json_field))
@@ -131,7 +131,9 @@ def segment_lines(segment: Segment) -> Iterator[str | None]:
             place = f"{segment.source.path}:{number}"
             record, field = parse_record(line, place), segment.source.json_field
             if field not in record:
-                raise CorpusError(f"{place}: the record has no field {field!r}; name the right one with --json-field")
+                raise CorpusError(
+                    f"{place}: the record has no field {field!r}; name the field that holds the text with --json-field"
+                )
             yield from text_field(record, field, place).split("\n")
             yield None
 

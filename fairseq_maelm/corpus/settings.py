@@ -30,25 +30,31 @@ class PrepareSettings:
         False,
         help="remove paragraphs that are exact copies; takes about 100 bytes of memory per distinct paragraph",
     )
-    seed: int = option(1, help="random seed of the split, the shards and the vocabulary's sample", minimum=0)
-    workers: int = option(available_cores(), help="number of processes (default: all cores)", minimum=1)
-    shards: int = option(1, help="number of parts of the training split", minimum=1, maximum=100)
-    valid_fraction: float | None = option(
-        None, help=f"fraction of documents to hold out (default: {_DEFAULT_FRACTION})", group=_VALID
+    seed: int = option(
+        1, help="random seed for the split, the shards and the text that the vocabulary is trained on", minimum=0
     )
-    valid_documents: int | None = option(None, help="number of documents to hold out", minimum=1, group=_VALID)
+    workers: int = option(available_cores(), help="number of processes (default: all cores)", minimum=1)
+    shards: int = option(
+        1, help="number of parts to split the training text into, each in its own folder", minimum=1, maximum=100
+    )
+    valid_fraction: float | None = option(
+        None, help=f"fraction of documents to hold out for validation (default: {_DEFAULT_FRACTION})", group=_VALID
+    )
+    valid_documents: int | None = option(
+        None, help="number of documents to hold out for validation", minimum=1, group=_VALID
+    )
     valid: tuple[Path, ...] = option(
         (), help="validation files or folders", metavar="INPUT", type=existing_path, group=_VALID
     )
     preset: str | None = option(
         None,
-        help=f"normalization, and number of pieces: {_SIZES}; fairseq's dictionary with <mask> has 2 symbols more "
-        "(default: uncased)",
+        help=f"normalization and number of pieces of a new vocabulary: {_SIZES} (default: uncased); fairseq's "
+        "dictionary has 2 symbols more, one of them <mask>",
         choices=tuple(PRESETS),
         group=_VOCABULARY,
     )
     vocabulary_size: int | None = option(
-        None, help="number of pieces (default: the preset's)", minimum=4, group=_VOCABULARY
+        None, help="number of pieces of a new vocabulary (default: the preset's)", minimum=4, group=_VOCABULARY
     )
     character_coverage: float | None = option(
         None,
@@ -58,7 +64,10 @@ class PrepareSettings:
         group=_VOCABULARY,
     )
     sample_megabytes: float | None = option(
-        None, help="size of the text sample to train the vocabulary on (default: 100)", minimum=0.001, group=_VOCABULARY
+        None,
+        help="megabytes of text to draw for training the vocabulary (default: 100)",
+        minimum=0.001,
+        group=_VOCABULARY,
     )
     sentencepiece_model: Path | None = option(
         None,
@@ -80,14 +89,14 @@ class PrepareSettings:
         given = [_option(name) for name in ("valid_fraction", "valid_documents") if getattr(self, name) is not None]
         given += ["--valid"] if self.valid else []
         if len(given) > 1:
-            raise CorpusError(f"{' and '.join(given)} exclude each other: give one of them")
+            raise CorpusError(f"{' and '.join(given)} exclude each other: give only one of them")
         if self.valid_fraction is not None and not 0 < self.valid_fraction < 1:
             raise CorpusError(f"--valid-fraction must be between 0 and 1, both excluded, not {self.valid_fraction}")
         existing = [name for name in ("vocabulary", "sentencepiece_model") if getattr(self, name) is not None]
         for name in (*_DEFAULT_TRAINING, "vocabulary_size", *existing[1:]) if existing else ():
             if getattr(self, name) is not None:
                 raise CorpusError(
-                    f"{_option(existing[0])} gives a vocabulary, so {_option(name)} has no effect: omit it"
+                    f"{_option(existing[0])} gives a vocabulary, so {_option(name)} has no effect: omit {_option(name)}"
                 )
 
     def resolved(self) -> dict[str, Any]:

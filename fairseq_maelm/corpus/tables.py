@@ -30,7 +30,7 @@ def delimiter(text: str) -> str:
     """Convert an option's value to the character that separates columns."""
     character = _DELIMITERS.get(text.lower(), text)
     if len(character) != 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not one character, such as ';', or tab")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a single character, such as ';', or the word tab")
     return character
 
 
@@ -42,7 +42,8 @@ class Columns:
     text_pair: str | None = option(None, help="column of the second text of pairs", metavar="COLUMN", group=_COLUMNS)
     label: str | None = option(None, help="column of the label", metavar="COLUMN", group=_COLUMNS)
     delimiter: str | None = option(
-        None, help="character between columns, such as ';', or tab (default: comma in .csv files, otherwise tab)",
+        None, help="character between columns, such as ';', or the word tab (default: comma in .csv files, otherwise "
+        "tab)",
         metavar="CHARACTER", type=delimiter, group=_COLUMNS,
     )  # fmt: skip
 
@@ -61,7 +62,9 @@ class Columns:
 class ColumnsWithId(Columns):
     """Columns of texts and labels, and a column of ids, which are copied to the output."""
 
-    id: str | None = option(None, help="column of an id to copy to the output", metavar="COLUMN", group=_COLUMNS)
+    id: str | None = option(
+        None, help="column of ids, which are copied to the output", metavar="COLUMN", group=_COLUMNS
+    )
 
 
 class Example(NamedTuple):
@@ -131,7 +134,9 @@ def _number(column: str) -> int | None:
 def _choose(columns: Columns, first: Any, texts: int | None, place: str, label_optional: bool) -> _Chosen:
     if columns.text is None:
         if any(columns.keys):
-            raise CorpusError("--text-pair, --label and --id name columns: give --text too")
+            raise CorpusError(
+                "with --text-pair, --label or --id, the column of the text must be named too: give --text"
+            )
         count = len(first) if len(first) == texts else len(first) - 1
         if count not in (1, 2):
             raise CorpusError(

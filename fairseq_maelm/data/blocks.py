@@ -181,8 +181,8 @@ def split_files(folder: str, split: str, combine: bool) -> list[str]:
         paths.append(path)
     if not paths:
         raise FileNotFoundError(
-            f"there is no {split}.bin with {split}.idx in {folder}. Make them with `maelm prepare corpus`, or with "
-            "`fairseq-preprocess --only-source --srcdict dict.txt --dataset-impl mmap`"
+            f"there are no files {split}.bin and {split}.idx in {folder}. Create them with `maelm prepare corpus`, or "
+            "with `fairseq-preprocess --only-source --srcdict dict.txt --dataset-impl mmap`"
         )
     return paths
 

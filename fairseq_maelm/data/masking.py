@@ -84,14 +84,16 @@ class MaskingScheme:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.mask_prob < 1.0:
-            raise ValueError(f"the mask probability must be between 0 and 1, both excluded, not {self.mask_prob}")
+            raise ValueError(
+                f"the mask probability (--mask-prob) must be between 0 and 1, both excluded, not {self.mask_prob}"
+            )
         for name in ("leave_unmasked_prob", "random_token_prob"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
+                raise ValueError(f"--{name.replace('_', '-')} must be in [0, 1], not {getattr(self, name)}")
         if self.leave_unmasked_prob + self.random_token_prob > 1.0:
             raise ValueError(
-                f"leave_unmasked_prob ({self.leave_unmasked_prob}) and random_token_prob ({self.random_token_prob}) "
-                "are fractions of the same tokens: their sum must not exceed 1"
+                f"--leave-unmasked-prob ({self.leave_unmasked_prob}) and --random-token-prob "
+                f"({self.random_token_prob}) are fractions of the same tokens: their sum must not exceed 1"
             )
 
 
@@ -175,7 +177,10 @@ def _one_prediction(eligible: np.ndarray, inside: np.ndarray, lengths: np.ndarra
     """Return <bool>[B, T] with a single True: a batch without predictions would have neither loss nor gradient."""
     row = int(np.argmax(lengths))
     if lengths[row] < 2:
-        raise ValueError("no sequence of this batch has two tokens, one to mask and one to see: give longer texts")
+        raise ValueError(
+            "masking needs a sequence with at least two tokens, one to mask and one to see, but this batch has none: "
+            "give longer texts"
+        )
     candidates = eligible[row].copy()
     candidates[0] = False
     if not candidates.any():

@@ -50,8 +50,8 @@ class EncoderView:
             raise ValueError(f"--encoder-mask-fraction must be in [0, 1], not {self.mask_fraction}")
         if self.mask_fraction and self.masked_input != "dropped":
             raise ValueError(
-                "--encoder-mask-fraction is the fraction of masks that stay in the input: it needs --masked-input "
-                f"dropped, not {self.masked_input}"
+                "--encoder-mask-fraction keeps a fraction of the masks that --masked-input dropped would otherwise "
+                f"remove: it cannot be combined with --masked-input {self.masked_input}"
             )
 
     @property

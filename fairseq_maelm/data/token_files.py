@@ -87,8 +87,8 @@ def check_array(path: Path, tokens: np.ndarray, symbols: int) -> None:
 def _check_range(path: str, smallest: int, largest: int, symbols: int) -> None:
     if smallest < 0 or largest >= symbols:
         raise ValueError(
-            f"{path} holds token {smallest if smallest < 0 else largest}, but dict.txt has only {symbols} symbols: "
-            "copy the file again if it is damaged, or use the dictionary that the text was binarized with"
+            f"{path} holds the token id {smallest if smallest < 0 else largest}, but dict.txt has only {symbols} "
+            "symbols: copy the file again if it is damaged, or use the dictionary that the text was binarized with"
         )
 
 

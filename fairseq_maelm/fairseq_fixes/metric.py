@@ -30,5 +30,5 @@ def check_metric(trainer: Any) -> None:
         if metric not in logged:
             raise ValueError(
                 f"validation on {subset} logs no {metric}, but only {', '.join(logged)}: choose one of these as "
-                "--best-checkpoint-metric, or set the criterion's option that adds the missing one"
+                f"--best-checkpoint-metric, or set the option of the criterion that adds {metric}"
             )

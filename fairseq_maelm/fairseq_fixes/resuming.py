@@ -130,7 +130,7 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
     if limit:
         further = "to continue it, raise this option of fairseq-train; for a new run, name another folder"
         if 0 < getattr(trainer.cfg.lr_scheduler, "total_num_update", 0) <= updates:
-            further = "its learning rate has reached its end; to train further, begin from its checkpoint elsewhere"
+            further = "its learning-rate schedule has ended; to train further, start a new run from its checkpoint"
         logger.info("this run is complete after %d updates (%s), so nothing is changed: %s", updates, limit, further)
         _restore_last(trainer, start)
         # fairseq checks this limit next, and the others only after another update.

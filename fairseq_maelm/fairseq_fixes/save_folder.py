@@ -91,12 +91,12 @@ def _read_to_continue(path: Path) -> Any:
         tables |= {name: extra.get(name) or {} for name in ("train_iterator", "early_stopping")}
         values = [(name, tables[table].get(name, 1), most) for table, name, most in _LARGEST]
     except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"cannot be continued: its progress is not a table ({reason_of(error)})") from error
+        raise ValueError(f"cannot be continued: its record of the progress is damaged ({reason_of(error)})") from error
     for name, value, most in values:
         if torch.is_tensor(value) and value.dim() == 0:  # a sum over ranks is a tensor
             value = value.item()
         if type(value) not in ((int, float) if most == math.inf else (int,)) or not abs(value) <= most:
-            raise ValueError(f"cannot be continued: it holds {shown(value)} as {name}")
+            raise ValueError(f"cannot be continued: its {name} is {shown(value)}, which is not a possible value")
     return state
 
 
@@ -153,8 +153,8 @@ def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
         return Start(DEFAULT, continues=False, begins=True)
     if cfg.restore_file != DEFAULT:
         raise ValueError(
-            f"{trouble}, and --restore-file names this file: replace it with an intact copy, or omit the option "
-            "to continue from the newest intact checkpoint of the folder"
+            f"{trouble}. --restore-file names this file: replace it with an intact copy, or omit the option to "
+            "continue from the newest intact checkpoint in the folder"
         )
     return Start(_newest_whole(others, trouble, suffix, criterion), continues=True, begins=False)
 

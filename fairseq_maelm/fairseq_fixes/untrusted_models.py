@@ -43,7 +43,9 @@ def refuse_foreign(path: Path) -> None:
     for section, name in other_names(plain_sections(read_state(path), path)):
         known = [registry[name] for registry in _REGISTRIES[section] if isinstance(name, str) and name in registry]
         if known and known[0].__module__.startswith("fairseq."):
-            raise CheckpointError(f"{path} names fairseq's {section} {shown(name)}, which is not loaded here")
+            raise CheckpointError(
+                f"{path} is a checkpoint of fairseq's {section} {shown(name)}, which this package does not load"
+            )
 
 
 @replaces(checkpoint_utils, "load_model_ensemble_and_task")

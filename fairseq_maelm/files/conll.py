@@ -35,9 +35,11 @@ class Layout:
         if self.form not in ("conllu", "conll"):
             raise ValueError(f"the format must be conllu or conll, not {self.form!r}")
         if self.form == "conllu" and self.column not in CONLLU_COLUMNS[1:]:
-            raise ValueError(f"CoNLL-U has no column {self.column!r} of labels; choose one of {CONLLU_COLUMNS[2:]}")
+            raise ValueError(
+                f"CoNLL-U has no label column {self.column!r}: choose one of {', '.join(CONLLU_COLUMNS[2:])}"
+            )
         if self.form == "conll" and not re.fullmatch(r"-?\d+", self.column):
-            raise ValueError(f"the column of labels must be a number (0: first, -1: last), not {self.column!r}")
+            raise ValueError(f"the label column must be a number (0: first, -1: last), not {self.column!r}")
 
     @property
     def label_index(self) -> int:
@@ -53,11 +55,13 @@ def add_layout_arguments(parser: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--column", metavar="C",
-        help="column of the labels: in CoNLL-U a name (default: UPOS), otherwise a number: 0 is the first column, -1 "
-        "the last (default: -1)",
+        help="label column: for CoNLL-U a name (default: UPOS), otherwise a number, such as 0 for the first column "
+        "and -1 for the last (default: -1)",
     )  # fmt: skip
     parser.add_argument("--word-column", type=number(int, 0), metavar="N", help="column of the words (default: 0)")
-    parser.add_argument("--comment-prefix", metavar="TEXT", help="prefix of comment lines (default: there are none)")
+    parser.add_argument(
+        "--comment-prefix", metavar="TEXT", help="prefix of comment lines (default: no line is a comment)"
+    )
 
 
 def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = None) -> Layout:

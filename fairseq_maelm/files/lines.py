@@ -79,7 +79,7 @@ def parse_record(line: str, place: str) -> dict[str, Any]:
     """Parse a line as a JSON object; for other content, raise a CorpusError that names file and line."""
     record = parse_json(line, f"{place}: the record")
     if not isinstance(record, dict):
-        raise CorpusError(f"{place}: not a JSON record, but {type(record).__name__}")
+        raise CorpusError(f"{place}: a record must be a JSON object, not {type(record).__name__}")
     return record
 
 

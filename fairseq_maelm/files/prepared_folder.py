@@ -150,7 +150,9 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
         raise FileNotFoundError(f"{refusal}: there is no {path}")
     manifest = read_json(path)
     if (manifest.get("kind"), manifest.get("format")) != (kind, FORMAT):
-        raise CorpusError(f"{refusal} of this version: give a folder of that command, or prepare it again")
+        raise CorpusError(
+            f"{refusal} of this version: give a folder that this command wrote, or prepare the folder again"
+        )
     if not all(isinstance(manifest.get(part), dict) for part in ("settings", "files", "outputs")):
         raise CorpusError(f"{path} is damaged: parts of it are missing; put the original back, or prepare it again")
     return manifest

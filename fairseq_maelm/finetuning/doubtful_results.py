@@ -54,7 +54,7 @@ def warn_about_training(save_dir: Path, task: Path) -> None:
 def _doubt_about_answers(name: str, value: float, share: float) -> str | None:
     if value > share + _ROUNDING:
         return None
-    return f"{name} is {value:.1f}, not above the {share:.1f} of never giving an answer: {_REMEDY}"
+    return f"{name} is {value:.1f}, not higher than the {share:.1f} of a model that never gives an answer: {_REMEDY}"
 
 
 def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | None:
@@ -70,8 +70,8 @@ def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | 
         share = 100.0 * count / counts.total()
         if found["accuracy"] <= share + _ROUNDING and others:
             return (
-                f"the accuracy of {found['accuracy']:.1f} % is not above that of always answering {label!r}, "
-                f"{share:.1f} %: {_REMEDY}"
+                f"the accuracy of {found['accuracy']:.1f} % is not higher than the {share:.1f} % of always answering "
+                f"{label!r}: {_REMEDY}"
             )
     for name in _ABOVE_ZERO:
         if name in found and not found[name] > 0.0:

@@ -66,7 +66,7 @@ class Recipe:
 def check_name(name: Any, what: str) -> str:
     """Return the name if it is valid in tables and paths, otherwise raise ValueError."""
     if not (isinstance(name, str) and re.fullmatch(r"\w[\w.+ -]*", name)):
-        raise ValueError(f"{what} {name!r} must be a name of letters, digits, spaces, '.', '+', '-' and '_'")
+        raise ValueError(f"{what} {name!r} must consist of letters, digits, spaces, '.', '+', '-' and '_'")
     return name
 
 
@@ -104,7 +104,9 @@ def _checked(recipe: Recipe) -> Recipe:
     check_name(recipe.task, "task")
     for name in recipe.options:
         if name in _RESERVED:
-            raise ValueError(f"the sweep or the recipe's search sets {name}: remove it from the recipe's options")
+            raise ValueError(
+                f"{name} is set by the sweep or by the recipe's search: remove it from the recipe's options"
+            )
     recipe.metrics = list(dict.fromkeys([recipe.metric, *recipe.metrics]))
     recipe.search = _search(recipe.search, "search")
     if recipe.search_large is not None:

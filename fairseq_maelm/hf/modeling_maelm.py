@@ -122,7 +122,8 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         mask = self.config.mask_token_id
         if None not in (new_num_tokens, mask) and new_num_tokens <= mask:
             raise ValueError(
-                f"{new_num_tokens} symbols would remove <mask>, which is symbol {mask}: keep {mask + 1} or more"
+                f"with {new_num_tokens} symbols there would be none for <mask>, whose id is {mask}: keep {mask + 1} "
+                "or more"
             )
         embeddings = super().resize_token_embeddings(new_num_tokens, *arguments, **options)
         if len(embeddings.weight) != len(self.lm_head.bias):

@@ -141,7 +141,7 @@ def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | Non
             raise ValueError("it has other content")
         source = SourceFiles(order, int(tensors["vocabulary"]), found["file"], found["weight"])
         if source.config["model_type"] not in FAMILIES:
-            raise ValueError("it has another kind of model")
+            raise ValueError(f"its model type {source.config['model_type']!r} is not one that maelm import knows")
     except Exception as error:  # errors of the library are of all kinds
         raise ValueError(f"{path} is damaged ({error}): copy it from the folder of the import") from error
     return source if source.vocabulary == vocabulary else None

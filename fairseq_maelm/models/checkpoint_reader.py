@@ -280,5 +280,6 @@ def _check_task(task: Any, model: Any, weights: dict[str, Tensor], path: Path) -
         )
     if task.get("max_positions", model.max_positions) != model.max_positions:
         raise CheckpointError(
-            f"{path} gives its task max_positions {task.max_positions}, but its model has {model.max_positions}"
+            f"{path} sets max_positions to {task.max_positions} for the task, but to {model.max_positions} for the "
+            "model"
         )

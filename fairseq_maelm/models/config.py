@@ -61,8 +61,8 @@ class MaelmModelConfig(FairseqDataclass):
     decoder_attention_heads: Optional[int] = option(None, help=f"attention heads in the decoder ({_OF_ENCODER})")
     layer: Optional[ChoiceEnum(list(LAYERS))] = option(  # type: ignore[valid-type]
         None,
-        help="layer of both stacks: the paper's, with LayerNorm after each residual sum, or ModernBERT's, "
-        f"with LayerNorm before each sub-layer, a gated feed-forward network and no biases ({_OF_SIZE})",
+        help="type of layer in the encoder and the decoder: the paper's, with LayerNorm after each residual sum, or "
+        f"ModernBERT's, with LayerNorm before each sub-layer, a gated feed-forward network and no biases ({_OF_SIZE})",
     )
     positions: Optional[ChoiceEnum(list(POSITIONS))] = option(  # type: ignore[valid-type]
         None,
@@ -70,7 +70,9 @@ class MaelmModelConfig(FairseqDataclass):
         f"instead of both ({_OF_SIZE})",
     )
     decoder_positions: Optional[ChoiceEnum(list(POSITIONS))] = option(  # type: ignore[valid-type]
-        None, help=f"decoder positions: embeddings alone, or rotary ({_OF_ENCODER})"
+        None,
+        help="positions in the decoder: a table of embeddings, without the encoder's relative bias, or rotary "
+        f"positions ({_OF_ENCODER})",
     )
     rotary_base: Optional[int] = option(
         None, help=f"base of the rotary positions; their longest wavelength is 2 pi times the base ({_OF_SIZE})"
@@ -80,8 +82,8 @@ class MaelmModelConfig(FairseqDataclass):
     )
     local_attention: int = option(
         0,
-        help="attention window, in tokens, of the encoder layers that are not global: tokens attend to tokens "
-        "at most half a window away, by original positions; with 0, all layers attend to all tokens",
+        help="attention window, in tokens, of the encoder layers that are not global: a token attends to tokens at "
+        "most half a window away in the original sequence; with 0, all layers attend to all tokens",
     )
     global_every: int = option(3, help="period of global encoder layers; the first layer of each period is global")
     dropout: Optional[float] = option(None, help=f"dropout in the encoder; the decoder has none ({_OF_SIZE})")
@@ -119,8 +121,8 @@ class MaelmModelConfig(FairseqDataclass):
     )
     embedding_init_std: float = option(
         0.02,
-        help="standard deviation of the random embeddings of tokens and positions; with about 0.9 / "
-        "sqrt(width), narrow models need far fewer updates to get beyond word frequencies",
+        help="standard deviation of the random embeddings of tokens and positions; with about 0.9 / sqrt(width), "
+        "narrow models need far fewer updates to learn more than word frequencies",
     )
     precision: ChoiceEnum(list(PRECISIONS)) = option(  # type: ignore[valid-type]
         "fp32",

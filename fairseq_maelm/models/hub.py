@@ -231,7 +231,7 @@ class MaelmHubInterface(nn.Module):
             raise ValueError(f"{function} takes tokens as {shapes}, not {given.replace('torch.', '')}")
         wrong = tokens[(tokens < 0) | (tokens >= len(self.dictionary))]
         if len(wrong):
-            raise ValueError(f"{function} takes tokens from 0 to {len(self.dictionary) - 1}, not {int(wrong[0])}")
+            raise ValueError(f"{function} takes token ids from 0 to {len(self.dictionary) - 1}, not {int(wrong[0])}")
 
     def _check_encoded(self, tokens: Tensor, function: str) -> Tensor:
         """Return the tokens as <int64>[B, S], or refuse tokens that the model cannot read."""

@@ -26,8 +26,8 @@ def find_tokenizer(folder: str, data: str) -> str:
         if os.path.exists(tokenizer) and os.path.exists(os.path.join(place, DICTIONARY_FILE)):
             return tokenizer
     raise FileNotFoundError(
-        f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}, nor a {TOKENIZER_FILE} of `maelm import` with its "
-        "dict.txt: copy the file that the corpus was prepared with into one of these folders"
+        f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}, nor a {TOKENIZER_FILE} and dict.txt written by "
+        "`maelm import`: copy the file that the corpus was prepared with into one of these folders"
     )
 
 

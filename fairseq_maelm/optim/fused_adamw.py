@@ -124,7 +124,7 @@ def adam_state(state_dict: dict[str, Any]) -> dict[str, Any]:
         entry = {"step": counts.get(index), **entry}
         if entry.keys() != _STATE or entry["step"] is None:
             raise ValueError(
-                f"the checkpoint's optimizer state has {', '.join(sorted(entry))} and is not that of fairseq's adam: "
+                f"the checkpoint's optimizer state ({', '.join(sorted(entry))}) is not that of fairseq's adam: "
                 "continue with the optimizer that wrote it, or give --reset-optimizer to start with a new state"
             )
         state[index] = {**entry, "step": int(entry["step"])}

@@ -47,7 +47,8 @@ class CheckpointScorer:
         self.view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
         if hub.model.lm_head is None:
             raise ValueError(
-                "the checkpoint has no LM head, as after fine-tuning: give one from pretraining or from prompting"
+                "the checkpoint has no LM head (fine-tuning without a prompt removes it): give a pretrained "
+                "checkpoint, or one fine-tuned with a prompt"
             )
         if hub.model.decoder is not None and hub.model.decoder.autoregressive:
             raise ValueError("the model's decoder reads from left to right, so it cannot predict hidden tokens")

@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_maelm.files.lines import numbered_lines, parse_record, text_field
+from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, text_field
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import clean_text
 
@@ -86,7 +86,8 @@ def _items(path: Path, number: int, line: str) -> Iterator[Item]:
         texts = line.split("\t")
         if len(texts) != len(SIDES):
             raise ValueError(
-                f"{place}: a pair is two sentences with a tab between them, the good one first, not {len(texts)}"
+                f"{place}: a pair is two sentences with a tab between them, the good one first, but this line has "
+                f"{columns_in(texts)}"
             )
     for side, text in zip(SIDES if len(texts) > 1 else ("",), map(clean_text, texts)):
         if not text:

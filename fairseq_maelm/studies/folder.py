@@ -55,7 +55,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     """Return the settings of the study in a folder; raise a FileNotFoundError if there is none."""
     settings = read_json(folder / SETTINGS)
     if settings is None:
-        raise FileNotFoundError(f"{folder} has no study: there is no {SETTINGS} in it")
+        raise FileNotFoundError(f"{folder} is not the folder of a study: there is no {SETTINGS} in it")
     return settings
 
 
@@ -89,7 +89,7 @@ def study_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     """
     settings = json.loads(json.dumps(settings))  # turns tuples into lists, to compare with the file
     if folder.exists() and not (folder.is_dir() and ((folder / SETTINGS).exists() or not any(folder.iterdir()))):
-        raise ValueError(f"{folder} exists and is not a study: give another folder")
+        raise ValueError(f"{folder} exists but is not the folder of a study: give another folder")
     with FolderLock(folder / ".lock", "study", folder):
         remove_partial_files(folder)
         earlier = read_json(folder / SETTINGS) or dict(settings)

@@ -97,7 +97,7 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1) -> Runner:
         import torch  # takes seconds
 
         if not torch.cuda.device_count():
-            raise UsageError("--gpus is given, but torch finds no GPU here: omit it, or give --jobs")
+            raise UsageError("--gpus is given, but torch finds no GPU here: omit --gpus, or give --jobs instead")
     return Runner(slots, gpus, launcher, args.retry_failed, args.dry_run)
 
 

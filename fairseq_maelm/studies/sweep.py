@@ -72,7 +72,7 @@ def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[A
     for recipe in recipes:
         search = recipe.search_large if large else recipe.search
         if search is None:
-            raise ValueError(f"the recipe {recipe.path} has no search_large")
+            raise ValueError(f"the recipe {recipe.path} has no grid for large models (search_large): omit --large")
         searches[recipe.task] = dict(search)
     for name, wanted in choices.items():
         for task, search in searches.items():
@@ -104,7 +104,7 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
     """
     if len({name for name, _ in named}) < len(named):
         names = ", ".join(name for name, _ in named)
-        raise UsageError(f"two checkpoints have the same name: give each of {names} a different one")
+        raise UsageError(f"two checkpoints have the same name: give {names} different names")
     read = {}
     for name, value in named:
         check_name(name, "the name of a checkpoint")
@@ -119,7 +119,7 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
         other = name if name in read else value.partition(":")[2] or next(iter(read), "")
         if other not in read:
             raise UsageError(
-                f"--checkpoint {name}={value} needs a checkpoint for its size: add --checkpoint NAME=PATH, and "
+                f"--checkpoint {name}={value} takes its size from another checkpoint: add --checkpoint NAME=PATH, and "
                 "write random:NAME"
             )
         models[name] = read[other]._replace(random=name not in read)

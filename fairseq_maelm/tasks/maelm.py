@@ -52,7 +52,8 @@ class MaelmTaskConfig(FairseqDataclass):
 
     data: str = option(
         MISSING,
-        help="folder written by `maelm prepare corpus`, or several, separated by colons, of which each epoch reads one",
+        help="folder written by `maelm prepare corpus`, or several folders, separated by colons; each epoch reads one "
+        "of them",
     )
     sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = option(  # type: ignore[valid-type]
         "complete_doc",
@@ -62,9 +63,9 @@ class MaelmTaskConfig(FairseqDataclass):
     tokens_per_sample: int = option(512, help="maximum number of tokens in a sequence, <s> included")
     masked_input: ChoiceEnum(list(MASKED_INPUTS)) = option(  # type: ignore[valid-type]
         "dropped",
-        help="encoder's input at masked positions: 'dropped' nothing (MAE-LM), 'kept' <mask> (MLM), 'reset' <mask>, "
-        "'random' and 'random_kept' random real tokens; with 'reset' and 'random' the decoder still gets the mask "
-        "embedding",
+        help="encoder's input at masked positions: nothing with 'dropped' (MAE-LM), <mask> with 'kept' (MLM) and "
+        "'reset', random real tokens with 'random' and 'random_kept'; with 'reset' and 'random' the decoder still "
+        "gets the mask embedding",
     )
     encoder_mask_fraction: float = option(
         0.0, help="with --masked-input dropped: probability that a mask stays in the encoder's input (delta)"
@@ -105,8 +106,8 @@ class MaelmTaskConfig(FairseqDataclass):
     )
     general_loss_bound: Optional[float] = option(
         None,
-        help="largest increase, in bits, of the loss on 'general' over its value before the first update; a larger one "
-        "stops training without saving",
+        help="stop training, without saving, if the loss on 'general' rises more than this many bits above its value "
+        "before the first update",
     )
     seed: int = II("common.seed")
 

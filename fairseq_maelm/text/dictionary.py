@@ -105,7 +105,7 @@ def word_starts(dictionary: Dictionary) -> np.ndarray:
     if not starts.any():
         raise ValueError(
             f"--mask-whole-words finds words by the {WORD_START} in front of sentencepiece's pieces, but no symbol of "
-            "dict.txt has it: omit this option"
+            f"dict.txt begins with {WORD_START}: omit this option"
         )
     return starts | special_tokens(dictionary)
 

@@ -65,9 +65,11 @@ class TokenizerEncoder(TextEncoder):
         largest = max(self.tokenizer.get_vocab(with_added_tokens=True).values())
         special = {number for number, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
         if largest != mask or mask not in special:
+            found = f"it is {largest}" if largest != mask else f"token {mask} is not special"
             raise CorpusError(
-                f"{path} and {DICTIONARY_FILE} do not belong together: the tokenizer's last token must be {mask}, "
-                f"<mask>, but it is {largest}. Take both files from one `maelm import`"
+                f"{path} and {DICTIONARY_FILE} do not belong together: by {DICTIONARY_FILE} the tokenizer's highest "
+                f"token id must be {mask}, that of the special token <mask>, but {found}. Take both files from one "
+                "`maelm import`"
             )
         # A byte-pair encoding may encode a word differently at the start of a text and after a space.
         self.word_prefix = " "

@@ -104,8 +104,8 @@ def dictionary_symbols(processor: sentencepiece.SentencePieceProcessor) -> list[
     for symbol in symbols:
         if symbol in special:
             raise CorpusError(
-                f"the sentencepiece model has {symbol!r} as an ordinary piece, which collides with the special symbol: "
-                "train the model without that piece, or with it as a control symbol"
+                f"the sentencepiece model has {symbol!r} as an ordinary piece, which collides with the special symbol "
+                "of that name: train the model without that piece, or with it as a control symbol"
             )
         if symbol.split() != [symbol]:
             raise CorpusError(

@@ -268,7 +268,7 @@ def test_results_are_kept_apart(inputs: Path, tmp_path: Path, monkeypatch: pytes
         ("--sts", "1.0\ta\tb\n", "a correlation needs two"),
         ("--words", "1.0\ta\tb\n", "each line must be word, tab, word, tab, score"),
         ("--tasks", None, "is not a task folder of `maelm prepare sentences`"),
-        ("--text", "too few words\n", "fewer than two passages of 64 words"),
+        ("--text", "too few words\n", "must have at least two passages of 64 words"),
         ("--treebank", "1\tword\n", "CoNLL-U has 10"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_new_decoder_begins_as_the_encoder_s_last_layers(attention: str, encod
         ({"layer_norm_eps": 1e-12}, "--layer-norm-eps 1e-05 and not 1e-12"),
         ({"relative_max_distance": 64}, "--relative-max-distance 20 and not 64"),
         ({"decoder_attention": "cross"}, "--decoder-attention self and not cross"),
-        ({"vocabulary_size": 41}, "the checkpoint's vocabulary has 40 symbols and the data's has 41"),
+        ({"vocabulary_size": 41}, "the checkpoint's vocabulary has 40 symbols, but the data's has 41"),
     ],
     ids=str,
 )

@@ -55,7 +55,10 @@ def test_a_used_folder_is_continued_refused_or_renamed(
 def test_a_checkpoint_with_a_flat_list_of_options_is_refused_with_the_reason(tmp_path: Path) -> None:
     options = argparse.Namespace(task="maelm", arch="maelm_tiny", update_freq=[1])
     torch.save({"args": options, "cfg": None, "model": {"weight": torch.zeros(1)}}, tmp_path / LAST)
-    with pytest.raises(ValueError, match="whose settings cannot be compared, such as one of an old fairseq: name"):
+    with pytest.raises(
+        ValueError,
+        match="whose settings cannot be compared with the given ones, perhaps because an old fairseq wrote it: name",
+    ):
         _refuse_other_settings(tmp_path, configuration())
 
 

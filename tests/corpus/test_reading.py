@@ -94,7 +94,7 @@ BAD_CONTENT = {
     ),
     "cut.txt": ("fine\nna\u00ef".encode()[:-1], r"cut\.txt:2: not valid UTF-8: byte 3 .* 0xc3"),
     "field.jsonl": (b'{"text": "a"}\n\n{"body": "b"}\n', r"field\.jsonl:3: the record has no field 'text'"),
-    "list.jsonl": (b"[1]\n", r"list\.jsonl:1: not a JSON record, but list"),
+    "list.jsonl": (b"[1]\n", r"list\.jsonl:1: a record must be a JSON object, not list"),
     "number.jsonl": (b'{"text": 5}\n', r"number\.jsonl:1: the field 'text' is 5"),
     "deep.jsonl": (b"[" * 100_000, r"deep\.jsonl:1: the record is nested too deep"),
     "broken.jsonl": (b'{"text": "a"}\n{"text": \n', r"broken\.jsonl:2: the record is not JSON"),

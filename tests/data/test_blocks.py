@@ -96,7 +96,7 @@ def test_reads_blocks(split):
     assert [blocks[i].tolist() for i in range(len(blocks))] == [[0, 10, 11, 2, 12, 13, 14, 2], [0, 15, 2]]
     assert blocks.sizes.tolist() == [8, 3]
     blocks.check_tokens(16)
-    with pytest.raises(ValueError, match="holds token 15, but dict.txt has only 15 symbols"):
+    with pytest.raises(ValueError, match="holds the token id 15, but dict.txt has only 15 symbols"):
         blocks.check_tokens(15)
     assert blocks[0].dtype == np.int64
 

@@ -129,7 +129,7 @@ def test_the_last_checkpoint_by_its_path_is_this_one_or_none(folder, tmp_path):
     # The same command starts a run.
     assert start(tmp_path / "new", restore_file=str(tmp_path / "new" / "checkpoint_last.pt"))[2]
     flip(Path(last))
-    with pytest.raises(ValueError, match=r"is damaged in .* and --restore-file names this file: replace it with an"):
+    with pytest.raises(ValueError, match=r"is damaged in .* --restore-file names this file: replace it with an"):
         start(folder, restore_file=last)
     Path(last).unlink()
     with pytest.raises(ValueError, match=r"there is no checkpoint_last\.pt .* --restore-file names this file"):

@@ -19,8 +19,8 @@ from fairseq_maelm.models import checkpoint_reader
 @pytest.mark.parametrize(
     ("metrics", "right", "expected"),
     [
-        ({"accuracy": 75.0, "f1": 85.7}, "aaab", "75.0 % is not above that of always answering 'a', 75.0 %"),
-        ({"accuracy": 50.0}, "aaab", "not above"),
+        ({"accuracy": 75.0, "f1": 85.7}, "aaab", "75.0 % is not higher than the 75.0 % of always answering 'a'"),
+        ({"accuracy": 50.0}, "aaab", "not higher"),
         ({"accuracy": 80.0, "f1": 0.0}, "aaab", "f1 is 0.0, as for a model that has learned nothing"),
         ({"mcc": 0.0}, "", "mcc is 0.0"),
         ({"spearman": float("nan")}, "", "spearman is nan"),
@@ -49,7 +49,7 @@ def test_the_first_validation_set_is_that_of_the_best_checkpoint(
     checkpoint = SimpleNamespace(config=config, state={"extra_state": {"best": 70.0}})
     monkeypatch.setattr(checkpoint_reader, "read_checkpoint", lambda path: checkpoint)
     warn_about_training(tmp_path, tmp_path)
-    assert "the accuracy of 70.0 % is not above that of always answering 'a', 75.0 %" in caplog.text
+    assert "the accuracy of 70.0 % is not higher than the 75.0 % of always answering 'a'" in caplog.text
 
 
 def test_numbers_that_are_read_as_classes() -> None:

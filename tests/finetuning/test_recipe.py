@@ -46,10 +46,10 @@ def test_what_a_recipe_holds(tmp_path: Path) -> None:
     [
         ({"metric": None}, "it lacks metric"),
         ({"epochs": 3}, "Key 'epochs' not in 'Recipe'"),
-        ({"task": "../x"}, "task '../x' must be a name"),
+        ({"task": "../x"}, "task '../x' must consist of letters"),
         ({"metrics": "accuracy"}, "not a ListConfig.* full_key: metrics"),
         ({"options": ["--cpu"]}, "list is not a subclass of Dict"),
-        ({"options.seed": 1}, "the recipe's search sets seed"),
+        ({"options.seed": 1}, "seed is set by the sweep or by the recipe's search"),
         ({"search.lr": []}, "lr must be a list of different values"),
         ({"search.lr": [1e-5, "1e-5"]}, "lr must be a list of different values"),
         ({"search.lr": ["fast"]}, "'fast' cannot be a value of lr"),

@@ -110,5 +110,5 @@ def test_the_recipe_is_that_of_the_data(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").write_text(json.dumps(content))
         assert default_recipe(tmp_path / name) == name
-    with pytest.raises(FileNotFoundError, match="no is not a prepared task: make one with `maelm prepare sentences`"):
+    with pytest.raises(FileNotFoundError, match="no is not a task folder: make one with `maelm prepare sentences`"):
         default_recipe(tmp_path / "no")

@@ -95,7 +95,9 @@ def test_a_frozen_bias_stays_frozen_and_nothing_changes_without_a_size() -> None
 def test_the_mask_is_not_cut_off() -> None:
     """The mask symbol, the last one, cannot be removed."""
     model = model_of("AutoModelForMaskedLM").eval()
-    with pytest.raises(ValueError, match=f"12 symbols would remove <mask>, which is symbol {MASK}: keep 13 or more"):
+    with pytest.raises(
+        ValueError, match=f"with 12 symbols there would be none for <mask>, whose id is {MASK}: keep 13 or more"
+    ):
         model.resize_token_embeddings(MASK)
     assert len(model.get_input_embeddings().weight) == VOCABULARY
     model.resize_token_embeddings(MASK + 1)

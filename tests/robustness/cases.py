@@ -194,7 +194,7 @@ def _expected_of(command: str, name: str) -> str:
         "corpus": "hold no documents|split is empty",
         "prompt": f"prompt '{Path(name).stem}'",
     }
-    return rf"bad/{name}|{others.get(command, 'empty|no character')}"
+    return rf"bad/{name}|{others.get(command, 'empty|no text')}"
 
 
 # Options

@@ -79,8 +79,8 @@ def _with_rows(rows: int) -> Damage:
 _SPM = "sentencepiece.bpe.model"
 FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
     "data": {
-        "no-index": (_without("train.idx"), r"there is no train.bin with train.idx in"),
-        "no-text": (_without("train.bin"), r"there is no train.bin with train.idx in"),
+        "no-index": (_without("train.idx"), r"there are no files train.bin and train.idx in"),
+        "no-text": (_without("train.bin"), r"there are no files train.bin and train.idx in"),
         "no-dictionary": (_without("dict.txt"), "there is no dict.txt in"),
         "index-cut": (_at("train.idx", lambda content: content[:-5]), r"train.idx is damaged: it has"),
         "index-short": (_at("train.idx", lambda content: content[:20]), r"train.idx is damaged: it"),
@@ -94,8 +94,11 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         ),
         "text-cut": (_at("train.bin", lambda content: content[: len(content) // 2]), r"train.bin has [\d,]+ bytes"),
         "text-odd": (_at("train.bin", lambda content: content[:-1]), r"train.bin has [\d,]+ bytes"),
-        "text-foreign": (_at("train.bin", lambda content: _foreign(content, 60_000)), r"train.bin holds token 60000"),
-        "text-mask": (_at("train.bin", lambda content: _foreign(content, 601)), r"train.bin holds token 601"),
+        "text-foreign": (
+            _at("train.bin", lambda content: _foreign(content, 60_000)),
+            r"train.bin holds the token id 60000",
+        ),
+        "text-mask": (_at("train.bin", lambda content: _foreign(content, 601)), r"train.bin holds the token id 601"),
         "dictionary-order": (_at("dict.txt", _lines(lambda lines: lines[::-1])), "is not the dictionary that"),
         "dictionary-cut": (_at("dict.txt", _lines(lambda lines: lines[:50])), "is not the dictionary that"),
         "dictionary-piece": (
@@ -112,16 +115,22 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
     "sentences": {
         "index-cut": (_at("input0/train.idx", lambda content: content[:-5]), r"train.idx is damaged: it has"),
         "text-cut": (_at("input0/train.bin", lambda content: content[:-2]), r"train.bin has [\d,]+ bytes"),
-        "text-foreign": (_at("input0/train.bin", lambda content: _foreign(content, 60_000)), r"holds token 60000"),
+        "text-foreign": (
+            _at("input0/train.bin", lambda content: _foreign(content, 60_000)),
+            r"holds the token id 60000",
+        ),
         "labels-cut": (_at("label/train.idx", lambda content: content[:-5]), r"train.idx is damaged: it has"),
     },
     "tagging": {
         "cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz"),
-        "foreign": (_with_foreign("pieces"), r"train.npz holds token 4000000000, but dict.txt has only"),
+        "foreign": (_with_foreign("pieces"), r"train.npz holds the token id 4000000000, but dict.txt has only"),
     },
     "squad": {
         "cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz"),
-        "foreign": (_with_foreign("question_tokens"), r"train.npz holds token 4000000000, but dict.txt has only"),
+        "foreign": (
+            _with_foreign("question_tokens"),
+            r"train.npz holds the token id 4000000000, but dict.txt has only",
+        ),
     },
     "hf": {
         "no-weights": (_without("model.safetensors"), "there are no weights in"),
@@ -139,7 +148,7 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         ),
         "code-of-its-own": (
             _configured(model_type="roberta", auto_map={"AutoModel": "modeling.Model"}),
-            "config.json names code in the folder .* which is never run",
+            "config.json names code in the folder .* such code is never run",
         ),
         "other-kind": (_configured(model_type="t5"), "model_type 't5' is not one of"),
         "norm-in-front": (_configured(model_type="roberta-prelayernorm"), "LayerNorms are before"),

@@ -21,7 +21,7 @@ predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, but .* h
 predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'
 predict {semicolons.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | give --delimiter ';'
 predict {twice.csv} --text t --label u --checkpoint {classifier} --vocabulary {sentences} | has no column 'u', only
-predict {squad.json} --report --checkpoint {reader} --vocabulary {squad} | --report needs an input with right labels
+predict {squad.json} --report --checkpoint {reader} --vocabulary {squad} | --report compares
 prepare sentences --train {twice.csv} --text t --label u --vocabulary {data} --output {new} | has no column 'u', only
 predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
 fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | 'no mask' has no <mask> to fill
@@ -29,7 +29,7 @@ fill a b --checkpoint {pretrained} --vocabulary {data} | 'a' has no <mask> to fi
 prepare sentnces --train {sentences.tsv} | invalid choice: 'sentnces' .*; did you mean sentences.
 fill '<mask>' --checkpont {pretrained} --vocabulary {data} | no option --checkpont; did you mean --checkpoint.
 prepare corpus {sentences.tsv} --output {new} | sentences.tsv is a table: write its texts to a .txt file
-prepare corpus {squad.json} --output {new} | squad.json is one JSON value: write one record a line
+prepare corpus {squad.json} --output {new} | squad.json is one JSON value: write one record per line
 fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tuned|there is no dict.txt
 fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is neither checkpoint_best.pt nor checkpoint_last.pt in
 answer {text.txt} '' --checkpoint {reader} --vocabulary {data} | a question is empty
@@ -40,10 +40,10 @@ finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --no-s
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --best-checkpoint-metric f2 | logs no f2, but
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --precision fp16 | --precision fp16 needs a GPU
 pretrain {text.txt} --output {new} --recipe tiny | there is no dict.txt in
-pretrain {data} --output {new} | give --recipe, one of
+pretrain {data} --output {new} | or --recipe with one of
 pretrain {data}:{bad/data-dictionary-order} --output {new} --recipe tiny | dict.txt differs from \S*/data/dict.txt
 pretrain {data}:{folder}/nowhere --output {new} --recipe tiny | there is no folder \S*nowhere
-pretrain {data}:{bad/data-no-text} --output {new} --recipe tiny | there is no train.bin with train.idx in \S*no-text
+pretrain {data}:{bad/data-no-text} --output {new} --recipe tiny | no files train.bin and train.idx in \S*no-text
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
 pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
 pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update must be a whole number of at least 1
@@ -53,24 +53,24 @@ pretrain {data} --checkpoint {pretrained} --output {new} --set max-update=none |
 pretrain {data} --checkpoint {pretrained} --output {new} --set batch-sequences=few | must be a whole number of
 pretrain {data} --checkpoint {pretrained} --output {new} --set passes=0 | passes must be a number above 0
 pretrain {data} --checkpoint {pretrained} --output {new} --set sequence-length=999 | has \d+ positions, so give at most
-fill '<mask>' --checkpoint {hf}/model.safetensors --vocabulary {data} | holds weights without .*: give its folder, \S*hf
-import {hf}/model.safetensors --output {new} | holds weights without their configuration: give its folder, \S*hf
+fill '<mask>' --checkpoint {hf}/model.safetensors --vocabulary {data} | holds weights without .*: give the folder \S*hf
+import {hf}/model.safetensors --output {new} | holds weights without their configuration: give the folder \S*hf
 pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | sequences is not a multiple of
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds
 import {sentences} --output {new} | there is no config.json in \S*sentences
 import {folder}/nowhere --output {new} | there is no folder or checkpoint \S*nowhere
 export --checkpoint {pretrained} --vocabulary {sentences} --output {new} --with-mlm-head | there is none in
-export --checkpoint {pretrained} --vocabulary {data} --output {new} --with-mlm-head --complete | excludes --architecture
-export --checkpoint {classifier} --vocabulary {sentences} --output {new} --with-mlm-head | leaves out a decoder, but
+export --checkpoint {pretrained} --vocabulary {data} --output {new} --with-mlm-head --complete | cannot be combined
+export --checkpoint {classifier} --vocabulary {sentences} --output {new} --with-mlm-head | leaves out the decoder, but
 pretrain {data} --checkpoint {pretrained} --output {new} -- --tokens-per-sample 99 | up to 99 tokens, but the model
 export --checkpoint {pretrained} --vocabulary {data} --output {new} --format maelm --head nowhere | --head|nowhere
 analyze --checkpoint a={pretrained} --output {new} | --text
 analyze --checkpoint {pretrained} --data {data} --output {new} | NAME=
 export --checkpoint {pretrained} --vocabulary {data} --output {new} --format fairseq --averaged-weights | holds no
 finetune {sentences} --checkpoint {pretrained} --output {new} --recipe SNLI | there is no recipe SNLI
-prepare glue {glue} --vocabulary {data} --output {new} --train-file RTE | 'RTE' is not TASK=FILE
-prepare glue {glue} --vocabulary {data} --output {new} --train-file SNLI={sentences.tsv} | with TASK one of CoLA
+prepare glue {glue} --vocabulary {data} --output {new} --train-file RTE | 'RTE' must be TASK=FILE
+prepare glue {glue} --vocabulary {data} --output {new} --train-file SNLI={sentences.tsv} | where TASK is one of CoLA
 prepare glue {glue} --vocabulary {data} --output {new} --tasks CoLA | there is no .*CoLA/train.tsv
 prepare sentences --train {sentences.tsv} --vocabulary {data} --output {new} --max-length 5 | must be at least 6, not 5
 prepare corpus {documents.txt} --output {new} --shards 101 | must be between 1 and 100
@@ -86,8 +86,8 @@ prepare corpus {documents.txt} --output {new} --character-coverage 0.5 | must be
 prepare corpus {documents.txt} --output {new} --sentencepiece-model {text.txt} --vocabulary-size 9 | has no effect
 prepare corpus {documents.txt} --output {new} --valid {documents.txt} | is among the inputs and --valid more than once
 prepare corpus {documents.txt} --output {new} --valid {bad/blank.txt} | validation split is empty: the files given with
-evaluate squad {squad.json} {predictions.json} --threshold 0 | give --null-odds
-evaluate squad {squad.json} {predictions.json} --null-odds {odds.json} --squad-version 1.1 | has no questions without
+evaluate squad {squad.json} {predictions.json} --threshold 0 | applies to the scores in --null-odds
+evaluate squad {squad.json} {predictions.json} --null-odds {odds.json} --squad-version 1.1 | every question has
 predict {text.txt} --keep-labels --checkpoint {tagger} --vocabulary {tagging} | plain text has no labels
 predict {words.conll} --column UPOS --checkpoint {tagger} --vocabulary {tagging} | must be a number
 analyze --checkpoint a={pretrained} --checkpoint a={pretrained} --data {data} --output {new} | have the same name
@@ -99,11 +99,11 @@ score {text.txt} --compare {folder} --checkpoint {pretrained} --vocabulary {data
 pretrain {data} --output {new} --recipe tiny --set rate=3 | unrecognized arguments: --rate 3
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} '--options=--dropuot 0.1' | --dropuot
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --only lr=7 | none of these values
-sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --large | has no search_large
+sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --large | has no grid for large models
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --gpus 0 --jobs 2 | give neither --jobs nor
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --precision fp16 | fp16 needs a GPU
 sweep sentences --data {folder} --checkpoint a={pretrained} --checkpoint a=random --output {new} | have the same name
-sweep sentences --data {folder} --checkpoint x=random:y --output {new} | needs a checkpoint for its size
+sweep sentences --data {folder} --checkpoint x=random:y --output {new} | takes its size from another checkpoint
 report {data} | has no study
 sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
 """
@@ -114,7 +114,7 @@ _TRAINED = {
     "--arch maelm_huge": "invalid choice: 'maelm_huge'",
     "--task masked_lm --criterion masked_lm": "MaskedLMTask does not work with this model|the options: ",
     "--encoder-mask-fraction 1.5": r"must be in \[0, 1\]",
-    "--leave-unmasked-prob -0.1": r"leave_unmasked_prob must be in \[0, 1\]",
+    "--leave-unmasked-prob -0.1": r"--leave-unmasked-prob must be in \[0, 1\]",
     "--leave-unmasked-prob 0.6 --random-token-prob 0.6": "are fractions of the same tokens: their sum must not exceed",
     "--optimizer fused_adamw --adam-betas 0.9": "--adam-betas must be two numbers",
     "--optimizer fused_adamw --adam-betas (0.9,1.0)": r"two numbers in \[0, 1\)",
@@ -122,15 +122,15 @@ _TRAINED = {
     "--optimizer fused_adamw --weight-decay -0.1": "must be 0 or more",
     "--optimizer muon --muon-momentum 1.0": r"--muon-momentum must be in \[0, 1\)",
     "--optimizer muon --muon-lr-ratio 0": "--muon-lr-ratio must be positive",
-    "--mask-prob 1.5": "mask probability must be between 0 and 1, both excluded, .* 1.5",
+    "--mask-prob 1.5": "mask probability .--mask-prob. must be between 0 and 1, both excluded, .* 1.5",
     "--tokens-per-sample 1024": "sequences of up to 1024 tokens, but the model has only 32 positions",
     "--tokens-per-sample 131072": "--tokens-per-sample must be between 2 and",
     "--tokens-per-sample 1": "--tokens-per-sample must be between 2 and",
     "--encoder-attention-heads 3": "is not a multiple of its number of attention heads",
-    "--relative-num-buckets 6": "number of relative buckets must be a positive multiple",
-    "--relative-num-buckets 0": "number of relative buckets .*--relative-buckets none",
-    "--relative-num-buckets 32 --relative-max-distance 8": "largest relative distance .8. must exceed",
-    "--relative-num-buckets 64 --relative-max-distance 16": "largest relative distance .16. must exceed",
+    "--relative-num-buckets 6": "--relative-num-buckets must be a positive multiple",
+    "--relative-num-buckets 0": "--relative-num-buckets must .*--relative-buckets none",
+    "--relative-num-buckets 32 --relative-max-distance 8": "--relative-max-distance .8. must exceed",
+    "--relative-num-buckets 64 --relative-max-distance 16": "--relative-max-distance .16. must exceed",
     "--decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
     "--encoder-layers 0": "--encoder-layers must be at least 1",
     "--dropout 1.0": "--dropout must be in",
@@ -150,9 +150,9 @@ _TRAINED = {
     "--decoder-attention aligned_cross --decoder-layers 3": "needs an encoder layer without local attention",
     "--decoder-attention causal": "invalid choice: 'causal' .choose from",
     "--arch maelm_modern_tiny --decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
-    "--decoder-attention cross --encoder-mask-fraction 0.5 --masked-input kept": "needs --masked-input dropped",
+    "--decoder-attention cross --encoder-mask-fraction 0.5 --masked-input kept": "combined with --masked-input",
     "--share-decoder-positions --decoder-embed-dim 64": "needs a decoder as wide as the encoder",
-    "--encoder-mask-fraction 0.5 --masked-input kept": "needs --masked-input dropped, not kept",
+    "--encoder-mask-fraction 0.5 --masked-input kept": "cannot be combined with --masked-input kept",
     # A checkpoint whose size or shape differs: the plugin's message, and not fairseq's.
     "--finetune-from-model {pretrained}": "the checkpoint was trained with --encoder-attention-heads 4 and not 2",
 }
@@ -160,7 +160,9 @@ _TRAINED = {
 
 def row_cases() -> Iterator[Case]:
     line = GOOD["predict prompts"].replace("pairs.tsv", "sentences.tsv")
-    yield Case("a prompt for pairs, and a table without", line, "has labels where the prompt pair_prompt needs")
+    yield Case(
+        "a prompt for pairs, and a table without", line, "has labels in the column where the prompt pair_prompt needs"
+    )
     for row in _SINGLE.strip().splitlines():
         line, _, expected = row.partition(" | ")
         yield Case(line, line, expected)
@@ -191,14 +193,14 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.decode([0, 5])", "decode takes tokens as <int64>.n., not list"),
         ("hub.decode(TOKENS[None])", r"not <int64>\[1, 4\]"),
         ("hub.decode(TOKENS.float())", r"not <float32>\[4\]"),
-        ("hub.decode(torch.tensor([0, 99999]))", "takes tokens from 0 to 601, not 99999"),
-        ("hub.decode(torch.tensor([-1]))", "takes tokens from 0 to 601, not -1"),
+        ("hub.decode(torch.tensor([0, 99999]))", "takes token ids from 0 to 601, not 99999"),
+        ("hub.decode(torch.tensor([-1]))", "takes token ids from 0 to 601, not -1"),
         ("hub.extract_features('abc')", "not str"),
         ("hub.extract_features(None)", "not NoneType"),
         ("hub.extract_features(TOKENS[:0])", "needs at least one token"),
         ("hub.extract_features(TOKENS.float())", "not <float32>"),
-        ("hub.extract_features(torch.tensor([0, 602, 2]))", "takes tokens from 0 to 601, not 602"),
-        ("hub.extract_features(torch.tensor([[0, -7, 2]]))", "takes tokens from 0 to 601, not -7"),
+        ("hub.extract_features(torch.tensor([0, 602, 2]))", "takes token ids from 0 to 601, not 602"),
+        ("hub.extract_features(torch.tensor([[0, -7, 2]]))", "takes token ids from 0 to 601, not -7"),
         ("hub.extract_features(TOKENS[None, None])", r"not <int64>\[1, 1, 4\]"),
         (
             "hub.extract_features(torch.full((1, 65), 5))",
@@ -237,7 +239,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("classify_by_prompt(hub, ['a'], PROMPT, WORDS, True, -1)", "batch_size must be at least 1, not -1"),
         ("classify_by_prompt(hub, ['a'], PROMPT, WORDS, True, 0)", "batch_size must be at least 1, not 0"),
         ("classify_by_prompt(hub, ['a'], 'no mask', WORDS)", "mask"),
-        ("classify_by_prompt(hub, ['a'], PROMPT, {'a': 'old'})", "at least two labels with a word each"),
+        ("classify_by_prompt(hub, ['a'], PROMPT, {'a': 'old'})", "at least two labels to a word each"),
         ("hub.embed('abc')", "sentences must be a list of strings, not 'abc'"),
         ("hub.embed([])", "the list of sentences is empty"),
         ("hub.embed(['a'], pooling='last')", "pooling must be 'mean' or 'first', not 'last'"),
@@ -264,12 +266,12 @@ HUB: dict[str, list[tuple[str, str]]] = {
     ],
     "reader": [
         ("answer(hub, '', 'A text.')", "a question is empty"),
-        ("answer(hub, 'Who?', '')", "no character that could be an answer"),
+        ("answer(hub, 'Who?', '')", "no text that an answer could be taken from"),
         ("answer(hub, None, 'A text.')", "number 1 of the questions is None"),
         ("answer(hub, 'Who?', None)", "the context is None"),
         ("answer(hub, 'Who?', 3)", "the context is 3"),
         ("answer(hub, 'Who?', '\\ud800')", "the context holds half of a surrogate pair"),
-        ("answer(hub, 'Who?', 'A text.', NAN)", "the threshold must be a number of logits, or infinity, not NaN"),
+        ("answer(hub, 'Who?', 'A text.', NAN)", "the threshold must be a number, in logits, or infinity, but not NaN"),
         ("answer_questions(hub, 'A text.', 'Who?')", "questions must be a list of strings, not 'Who.'"),
         ("answer_questions(hub, 'A text.', [3])", "number 1 of the questions is 3"),
     ],

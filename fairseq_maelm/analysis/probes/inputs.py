@@ -86,7 +86,9 @@ def _score(example: Example, score_first: bool) -> float:
         score = math.nan
     if not math.isfinite(score):
         layout = "score, tab, sentence, tab, sentence" if score_first else "word, tab, word, tab, score"
-        raise ValueError(f"{example.place} has the score {example.label!r}: each line must be {layout}")
+        raise ValueError(
+            f"{example.place} has the score {example.label!r}, which is not a finite number: each line must be {layout}"
+        )
     return score
 
 
@@ -103,14 +105,17 @@ def _read_task(folder: Path, settings: ProbeSettings) -> Task:
         columns = _texts(folder, "valid")
         if len(columns) != 2:
             raise ValueError(
-                f"{folder} has scores of single texts: give a folder with scores of pairs, or with classes"
+                f"{folder} has scores of single texts, which cannot be probed: give task folders with scores of "
+                "pairs, or with classes"
             )
         scores = np.loadtxt(folder / "label" / "valid.label", ndmin=1)
         return Similarity(folder.name, files, {"valid": Pairs(columns[0], columns[1], scores)}, together=True)
     train, test = (_labels(folder, split) for split in ("train", "valid"))
     drawn = np.sort(np.random.default_rng(settings.seed).permutation(len(train))[: settings.train_rows])
     if len(np.unique(train[drawn])) < 2:
-        raise ValueError(f"the {len(drawn)} training examples of {folder} all have one label: raise --train-rows")
+        raise ValueError(
+            f"the {len(drawn)} training examples drawn from {folder} all have the same label: raise --train-rows"
+        )
     fitted = Labeled(_texts(folder, "train", drawn), train[drawn])
     return Classification(folder.name, files, fitted, Labeled(_texts(folder, "valid"), test))
 
@@ -158,7 +163,7 @@ def _read_text(path: Path, settings: ProbeSettings) -> list[Task]:
             passages.append(words[:PASSAGE])
             words = words[PASSAGE:]
     if len(passages) < 2:
-        raise ValueError(f"{path} has fewer than two passages of {PASSAGE} words within a document")
+        raise ValueError(f"{path} must have at least two passages of {PASSAGE} words, each within one document")
     generator = np.random.default_rng(settings.seed)
     chosen = [passages[number] for number in generator.permutation(len(passages))[: settings.stretches].tolist()]
     cases = find_repetitions(chosen, generator)

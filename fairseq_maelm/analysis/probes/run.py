@@ -84,7 +84,9 @@ def _unfinished(output: Path, name: str, model: str, tasks: list[Task], origins:
         found = read_json(file)
         other = "model" if found["model"] != model else "input" if found["input"] != origins[task.name] else ""
         if other:
-            raise ValueError(f"{file} has results of another {other} of this name: choose another name or folder")
+            raise ValueError(
+                f"{file} has results of a different {other} of the same name: choose another name or folder"
+            )
     return left
 
 

@@ -112,8 +112,8 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     examples = list(read_table(args.input, settings_of(ColumnsWithId, args), prompt.sentences, complete=bool))
     if prompt.sentences > 1 and all(each.texts[-1] in prompt.label_words for each in examples):
         raise ValueError(
-            f"{args.input} has labels where the prompt {prompt.name} needs a second sentence: give a table of pairs, "
-            "or name its columns"
+            f"{args.input} has labels in the column where the prompt {prompt.name} needs a second sentence: give a "
+            "table of pairs, or name the columns with --text and --text-pair"
         )
     logger.info("the first example: %s", spell(render(prompt.parts, examples[0].texts)))
 

@@ -35,7 +35,7 @@ class Prompter:
             if not tokens or dictionary.unk() in tokens:
                 raise ValueError(f"the label word {word!r} of {label!r} has characters that the vocabulary lacks")
             if len(tokens) > 1:
-                several.append(f"{word!r} is {' '.join(dictionary[token] for token in tokens)}")
+                several.append(f"{word!r} is split into {' '.join(dictionary[token] for token in tokens)}")
             found.append(tokens)
         if several and not several_pieces:
             raise ValueError(
@@ -68,7 +68,7 @@ class Prompter:
         if fixed >= self.max_length:
             raise ValueError(
                 f"the template of {self.prompt.name} alone takes {fixed} tokens, which leaves no room for sentences: "
-                f"raise the maximum length of {self.max_length}"
+                f"raise the maximum length, which is {self.max_length}"
             )
         while fixed + sum(kept.values()) > self.max_length:
             kept[max(kept, key=lambda place: (kept[place], place))] -= 1

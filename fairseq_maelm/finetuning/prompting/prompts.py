@@ -44,14 +44,14 @@ class Prompt:
         if "${" in self.to_json():
             wrong = "'${' is not allowed, because it is special in fairseq's configuration"
         elif len(words) < 2 or not all(word.strip() for word in words.values()):
-            wrong = "it needs at least two labels with a word each"
+            wrong = "label_words must map at least two labels to a word each"
         elif bounds is not None and (len(words) != 2 or not bounds[0] < bounds[1]):
             wrong = (
                 "regression needs two label words and two bounds in ascending order, not "
                 f"{len(words)} words and {list(bounds)}"
             )
         elif not self.metrics or not set(self.metrics) <= set(known):
-            wrong = f"metrics {list(self.metrics)} must be some of {', '.join(known)}"
+            wrong = f"metrics {list(self.metrics)} must be a selection of {', '.join(known)}"
         elif "f1" in self.metrics and len(words) != 2:
             wrong = f"f1 needs two label words, not {len(words)}"
         elif self.max_length < 2 or (self.first_sentence_limit is not None and self.first_sentence_limit < 1):
@@ -86,7 +86,7 @@ class Prompt:
         try:
             number = float(label)
         except ValueError:
-            raise ValueError(f"{place}: the label {label!r} is not a number, as {self.name} requires") from None
+            raise ValueError(f"{place}: the label {label!r} is not a number, but {self.name} needs numbers") from None
         if not self.bounds[0] <= number <= self.bounds[1]:
             raise ValueError(f"{place}: the label {label} must be between {self.bounds[0]:g} and {self.bounds[1]:g}")
         return number

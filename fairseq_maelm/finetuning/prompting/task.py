@@ -64,16 +64,16 @@ class PromptTaskConfig(FairseqDataclass):
     )
     masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = option(  # type: ignore[valid-type]
         _AS_PRETRAINED,
-        help="encoder's input at the mask (default: as in the pretraining of --finetune-from-model, or 'dropped' "
-        "without that option)",
+        help="encoder's input at the prompt's mask (default: as in the pretraining of --finetune-from-model, or "
+        "'dropped' without that option)",
     )
     encoder_mask_fraction: Optional[float] = option(
         None,
-        help="fraction of masks that pretraining left in the encoder's input (delta); above 0.5 the prompt's mask "
-        "is left there too (default: the checkpoint's)",
+        help="fraction of masks that stayed in the encoder's input in pretraining (delta); above 0.5, the prompt's "
+        "mask stays there too (default: the checkpoint's)",
     )
     encoder_positions: ChoiceEnum([_AS_PRETRAINED, *ENCODER_POSITIONS]) = option(  # type: ignore[valid-type]
-        _AS_PRETRAINED, help="positions of the tokens that the encoder sees"
+        _AS_PRETRAINED, help="positions of the tokens that the encoder reads: the original ones, or consecutive ones"
     )
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
     seed: int = II("common.seed")
@@ -152,7 +152,8 @@ class PromptTask(EncoderTask):
         path = os.path.join(cfg.data, SENTENCEPIECE_MODEL)
         if not os.path.exists(path):
             raise FileNotFoundError(
-                f"there is no {SENTENCEPIECE_MODEL} in {cfg.data}: copy the checkpoint's file there"
+                f"there is no {SENTENCEPIECE_MODEL} in {cfg.data}: copy it there from the folder that the checkpoint "
+                "was trained on"
             )
         prompt = find_prompt(cfg.prompt)
         cfg.prompt = prompt.to_json()

@@ -60,7 +60,9 @@ def parse_template(template: str) -> tuple[Part, ...]:
             parts.append(Part("text", piece.replace("_", " ")))
     kinds = [part.kind for part in parts]
     if kinds.count("mask") != 1:
-        raise ValueError(f"the template {template!r} has {kinds.count('mask')} variables *mask*: it must have one")
+        raise ValueError(
+            f"the template {template!r} has {kinds.count('mask')} variables *mask*, but must have exactly one"
+        )
     if kinds[0] != "cls" or kinds.count("cls") != 1:
         raise ValueError(f"the template {template!r} must begin with *cls* and have no other *cls*")
     numbers = {part.number for part in parts if part.kind == "sentence"}

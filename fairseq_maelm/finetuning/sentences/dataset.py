@@ -44,7 +44,9 @@ class SentencesDataset(BatchDataset):
     ) -> None:
         names = [name for name in ("input0", "input1") if (folder / name / f"{split}.idx").is_file()]
         if not names:
-            raise FileNotFoundError(f"there is no {folder / 'input0' / split}.idx: prepare the task with that split")
+            raise FileNotFoundError(
+                f"there is no {folder / 'input0' / split}.idx: prepare the task with the split {split}"
+            )
         lengths = example_lengths(folder, split)
         for name in names:
             check_tokens(str(folder / name / split), dictionary.index(MASK))

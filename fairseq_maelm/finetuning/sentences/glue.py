@@ -89,7 +89,7 @@ def _train_file(text: str) -> tuple[str, Path]:
     task, _, path = text.partition("=")
     if task not in TASKS or not path:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not TASK=FILE, such as QNLI=train.tsv, with TASK one of {', '.join(TASKS)}"
+            f"{text!r} must be TASK=FILE, such as QNLI=train.tsv, where TASK is one of {', '.join(TASKS)}"
         )
     return task, existing_path(path)
 
@@ -105,13 +105,16 @@ class GlueSettings:
         positional=True,
     )
     tasks: tuple[str, ...] = option(
-        (), help=f"tasks among {', '.join(TASKS)} (default: those in GLUE)", metavar="TASK", choices=TASKS
+        (),
+        help=f"tasks to prepare, from {', '.join(TASKS)} (default: all with a folder in GLUE)",
+        metavar="TASK",
+        choices=TASKS,
     )
     max_length: int = option(
         512, help="maximum number of tokens in an example; longer examples are truncated", minimum=SHORTEST
     )
     train_file: tuple[tuple[str, Path], ...] = option(
-        (), help="another training file for a task, with the official columns and any number of rows",
+        (), help="training file to read instead of a task's official one, with the same columns and any number of rows",
         metavar="TASK=FILE", type=_train_file,
     )  # fmt: skip
     accept_counts: bool = option(False, help="accept files whose numbers of rows differ from the official ones")
@@ -179,8 +182,8 @@ def _check_count(rows: int, path: Path, table: Table) -> None:
         official = " or ".join(f"{count:,}" for count in table.rows)
         held_out = "" if table.held_out is None else f" (split by {' or '.join(DEV_IDS_FILES)})"
         raise CorpusError(
-            f"{path}{held_out} has {rows:,} examples, but the official file has {official}: the file is "
-            "incomplete or another version. --accept-counts accepts it"
+            f"{path}{held_out} has {rows:,} examples, but the official file has {official}: the file is incomplete, "
+            "or not the official version. To use it anyway, give --accept-counts"
         )
 
 

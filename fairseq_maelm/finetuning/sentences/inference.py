@@ -74,7 +74,7 @@ def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int)
     outputs = heads[HEAD].out_proj.out_features
     if outputs != expected:
         raise ValueError(
-            f"{args.checkpoint} was fine-tuned on another task: its head has {outputs} outputs, and the labels in "
+            f"{args.checkpoint} was fine-tuned on another task: its head has {outputs} outputs, but the labels in "
             f"{args.vocabulary} need {expected}"
         )
 
@@ -120,8 +120,8 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     limit = hub.model.max_positions()
     if sizes.max() > limit:
         raise ValueError(
-            f"split {split} has examples of {sizes.max()} tokens, but the model has {limit} positions: prepare the "
-            f"task with --max-length {limit}"
+            f"the split {split} has examples of {sizes.max()} tokens, but the model has {limit} positions: prepare "
+            f"the task with --max-length {limit}"
         )
 
     def run(sample: dict[str, Any]) -> Iterator[tuple[Any, Any]]:

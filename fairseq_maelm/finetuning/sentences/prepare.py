@@ -262,8 +262,8 @@ def _stored_label(
         if label not in labels:
             known = ", ".join(map(repr, class_names(labels)[:_SHOWN]))
             raise CorpusError(
-                f"{place} has the label {label!r}, but the labels are {known}: correct it, remove the row, or add "
-                f"examples with this label to {train}"
+                f"{place} has the label {label!r}, but the training labels are {known}: correct this label, remove "
+                f"the row, or add examples with this label to {train}"
             )
         return label
     try:

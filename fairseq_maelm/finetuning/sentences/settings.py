@@ -23,14 +23,15 @@ class SentenceSettings(Columns):
     )
     regression: bool = option(False, help="treat the labels as numbers")
     valid_fraction: float = option(
-        0.1, help="without --valid: fraction of the training examples to hold out, the same for each label",
+        0.1, help="without --valid: fraction of the training examples to hold out for validation, the same for each "
+        "label",
         minimum=0, maximum=1,
     )  # fmt: skip
-    seed: int = option(1, help="random seed of the held-out examples", minimum=0)
+    seed: int = option(1, help="random seed for drawing the held-out examples", minimum=0)
     max_length: int | None = option(
         None,
-        help="maximum number of tokens in an example; longer examples are truncated (default: truncation happens only "
-        "in training)",
+        help="maximum number of tokens in an example; longer examples are truncated (default: no limit here; training "
+        "truncates)",
         minimum=SHORTEST,
     )
 

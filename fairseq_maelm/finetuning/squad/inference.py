@@ -53,7 +53,7 @@ def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: flo
     """Choose one of a question's answers from ``answer_questions``; ``threshold`` is as in ``answer``."""
     threshold = hub.task.cfg.null_threshold if threshold is None else threshold
     if math.isnan(threshold):
-        raise ValueError("the threshold must be a number of logits, or infinity, not NaN")
+        raise ValueError("the threshold must be a number, in logits, or infinity, but not NaN")
     null = next(each for each in answers if each.begin < 0)
     best = next(each for each in answers if each.begin >= 0)
     return null if null.score - best.score > threshold else best

@@ -14,8 +14,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_threshold(group)
     group.add_argument(
         "--null-odds", type=Path, metavar="FILE",
-        help="new JSON file that maps each question's id to the score of no answer minus the score of the best "
-        "answer, in logits",
+        help="new JSON file that maps each question's id to the score of 'no answer' minus that of the best answer, "
+        "in logits",
     )  # fmt: skip
 
 
@@ -23,9 +23,8 @@ def add_threshold(parser: Any) -> None:
     """Declare ``--threshold``."""
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",
-        help="give no answer if the score of no answer exceeds the best answer's by more than this, in logits; "
-        "inf always gives an answer "
-        "(default: the checkpoint's --null-threshold, usually 0)",
+        help="predict 'no answer' if its score exceeds that of the best answer by more than this, in logits; with inf "
+        "an answer is always predicted (default: the checkpoint's --null-threshold, usually 0)",
     )  # fmt: skip
 
 

@@ -58,7 +58,10 @@ def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None
     contexts = list(map(encoder.encode_with_offsets, progress))
     for text, context in zip(source.contexts, contexts):
         if not (context.begin < context.end).any():
-            raise ValueError(f"the context {text[:60]!r} has no character that could be an answer: remove it")
+            raise ValueError(
+                f"the context {text[:60]!r} has no text that an answer could be taken from: remove or replace this "
+                "context"
+            )
     # The end symbols are not stored.
     questions = [ids[:-1] for ids in encoder.encode([encodable(question.text) for question in source.questions])]
     answers, inside = _answer_pieces(source, contexts)

@@ -47,7 +47,7 @@ def read_squad(path: Path | str) -> SquadFile:
     for place, paragraph in _paragraphs(content, str(path)):
         context = _part(paragraph, "context", str, place)
         if not context.strip():
-            raise ValueError(f"{place} has an empty context: remove it")
+            raise ValueError(f"{place} has an empty context: remove the paragraph")
         for number, entry in enumerate(_part(paragraph, "qas", list, place), 1):
             question = _question(entry, context, len(contexts), f"{place}, question {number}", problems)
             if question.identity in seen:
@@ -122,5 +122,5 @@ def _question(entry: Any, context: str, number: int, place: str, problems: dict[
 def _part(record: Any, name: str, kind: Any, place: str) -> Any:
     if not isinstance(record, dict) or not isinstance(record.get(name), kind):
         what = "list" if kind is list else "text"
-        raise ValueError(f"{place} has no {what} {name!r}: it does not have SQuAD's layout")
+        raise ValueError(f"{place} has no {what} {name!r}: the file does not have SQuAD's layout")
     return record[name]

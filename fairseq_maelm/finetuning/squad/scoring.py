@@ -160,7 +160,10 @@ def score_predictions(
     if odds is None:
         return squad_metrics(raw, version)
     if missing := [identity for identity in answers if identity not in odds]:
-        raise ValueError(f"{len(missing)} of {len(answers)} questions have no odds (the first: {missing[0]})")
+        raise ValueError(
+            f"{len(missing)} of {len(answers)} questions are missing from the --null-odds file (the first: "
+            f"{missing[0]})"
+        )
     rows = {identity: row for row, identity in enumerate(answers)}
     order = np.array([rows[identity] for identity in odds if identity in rows], dtype=np.int64)
     given = np.array([odds[key] for key in answers], dtype=np.float64)

@@ -50,11 +50,11 @@ class SquadTaskConfig(FairseqDataclass):
     )
     null_threshold: float = option(
         LOGIT_THRESHOLD,
-        help="give no answer if the score of no answer exceeds the best answer's by more than this, in logits; "
-        "used by the metrics exact, f1, HasAns_* and NoAns_*, while best_* find their own threshold",
+        help="predict 'no answer' if its score exceeds that of the best answer by more than this, in logits; used by "
+        "the metrics exact, f1, HasAns_* and NoAns_*, while best_* find their own threshold",
     )
     squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = option(  # type: ignore[valid-type]
-        "auto", help="version of SQuAD's rules: '1.1' always predicts an answer, 'auto' is the version of the data"
+        "auto", help="version of SQuAD's rules: '1.1' always predicts an answer, 'auto' takes the version from the data"
     )
     seed: int = II("common.seed")
 
@@ -87,8 +87,8 @@ class SquadTask(EncoderTask):
         positions = getattr(cfg, "max_positions", None)
         if positions and positions < self.longest:
             raise ValueError(
-                f"--max-length {self.longest} is more than the encoder's {positions} positions: lower it, "
-                "and --max-question-length if no room is left"
+                f"--max-length {self.longest} is more than the encoder's {positions} positions: lower --max-length, "
+                "and --max-question-length if no room is left for the context"
             )
         model = super().build_model(cfg, from_checkpoint)
         model.register_token_head(SPAN_HEAD, 2)

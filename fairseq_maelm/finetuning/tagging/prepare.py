@@ -108,8 +108,8 @@ def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
     others = sorted(label for label in labels if label != OUTSIDE and not _ENTITY_LIKE.match(label))
     if detected == PLAIN and entity_like and others:
         raise ValueError(
-            f"{train.path} has labels of entities ({entity_like[0]!r}) and other labels: {others[0]!r} (line "
-            f"{labels[others[0]]}). Correct them, or name their scheme with --file-scheme"
+            f"{train.path} has labels of entities ({entity_like[0]!r}), but also labels of another form: "
+            f"{others[0]!r} (line {labels[others[0]]}). Correct these, or name the scheme with --file-scheme"
         )
 
 
@@ -122,8 +122,8 @@ def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
         return
     if reason := header_reason([words[0]], label, counts):
         raise ValueError(
-            f"{file.path}:{lines[0]} looks like a header: {reason}. Remove the line, or put another sentence first if "
-            "it is a word of a sentence"
+            f"{file.path}:{lines[0]} looks like a header: {reason}. Remove the line; if it is a word of a sentence, "
+            "put another sentence first in the file"
         )
 
 

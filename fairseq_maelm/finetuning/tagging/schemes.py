@@ -86,7 +86,7 @@ def check(labels: Sequence[str], scheme: str) -> None:
         except ValueError as error:
             raise SchemeError(word, str(error)) from error
         if prefix != OUTSIDE and prefix not in PREFIXES[scheme]:
-            raise SchemeError(word, f"the label {label!r} has a prefix that {scheme.upper()} does not have")
+            raise SchemeError(word, f"the prefix of the label {label!r} does not exist in {scheme.upper()}")
     right = written(entities(labels), len(labels), scheme)
     for word, (label, expected) in enumerate(zip(labels, right, strict=True)):
         if label != expected:

@@ -46,9 +46,9 @@ def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
     """
     path, model = source.checkpoint.path, source.model
     if model.decoder is None or model.lm_head is None:
-        raise ValueError(f"--with-mlm-head leaves out a decoder, but {path} has none: omit it")
+        raise ValueError(f"--with-mlm-head leaves out the decoder, but {path} has none: omit the option")
     if model.decoder.autoregressive or model.lm_head.dense.in_features != source.options.encoder_embed_dim:
-        raise ValueError(f"--with-mlm-head: the LM head of {path} only fits its decoder")
+        raise ValueError(f"the LM head of {path} works only with the decoder: omit --with-mlm-head")
     config = copy.deepcopy(source.checkpoint.config)
     for name, field in MaelmModelConfig.__dataclass_fields__.items():
         if name.startswith("decoder_"):
@@ -78,8 +78,8 @@ def _loss(source: LoadedCheckpoint) -> tuple[float, int]:
         paths = split_files(str(source.data), "valid", combine=False)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"--with-mlm-head measures the head on held-out text, and there is none in {source.data}: give "
-            "--vocabulary with the folder of the prepared text"
+            f"--with-mlm-head measures the head on held-out text, but there is none in {source.data}: give the folder "
+            "of the prepared text as --vocabulary"
         ) from error
     dictionary, length = source.dictionary, source.model.max_positions()
     length = min(length, int(source.checkpoint.config.task.get("tokens_per_sample") or length))

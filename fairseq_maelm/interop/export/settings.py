@@ -33,8 +33,8 @@ def _format(text: str) -> str:
     """Return the name of a format; for "onnx", raise an error that explains how to export to ONNX."""
     if text == "onnx":
         raise argparse.ArgumentTypeError(
-            "export --format mpnet, roberta or modernbert, and give the folder to torch.onnx.export; the guide "
-            "examples/export/onnx.md has the lines"
+            "there is no direct export to ONNX: use --format mpnet, roberta or modernbert, and pass the exported "
+            "model to torch.onnx.export, as shown in the guide examples/export/onnx.md"
         )
     return text
 
@@ -47,14 +47,16 @@ class ExportSettings:
         None,
         type=_format,
         choices=(*FORMATS, "fairseq"),
-        help="format of the folder. mpnet (for T5's buckets 32/128), roberta, xlm-roberta, camembert, bert, distilbert "
-        "and electra (for --relative-buckets none) and modernbert (for the architectures maelm_modern_*) are stock "
-        "models of transformers; maelm is for all models except modern ones, with their code in the folder "
-        "(trust_remote_code=True) or after `import fairseq_maelm.hf`; fairseq is a checkpoint without the optimizer's "
-        "state, with its vocabulary (default: for an imported model its original format, ids "
-        "and tokenizer files; otherwise the stock model that computes the same, or else maelm)",
+        help="format of the folder. Stock models of transformers: mpnet for T5's buckets 32/128; roberta, "
+        "xlm-roberta, camembert, bert, distilbert and electra for --relative-buckets none; modernbert for the "
+        "architectures maelm_modern_*. maelm: all other models, to be opened with trust_remote_code=True (the folder "
+        "has their code) or after `import fairseq_maelm.hf`. fairseq: a checkpoint without the optimizer's state, "
+        "with its vocabulary. Default: for an imported model its original format, with its ids and tokenizer files; "
+        "otherwise a stock model that computes the same, or else maelm",
     )
-    averaged_weights: bool = option(False, help="export the weight average that --store-ema kept")
+    averaged_weights: bool = option(
+        False, help="export the running average of the weights, which training with --store-ema saves"
+    )
     architecture: str | None = option(
         None,
         choices=tuple(ARCHITECTURES),
@@ -90,10 +92,13 @@ class ExportSettings:
                 f"--complete and --dtype apply only to exports for transformers: omit them with --format {self.format}"
             )
         if self.complete and self.architecture not in (None, "encoder"):
-            raise ValueError("--complete exports the encoder for transformers: omit --architecture")
+            raise ValueError(
+                "with --complete the exported transformers model is always the encoder: omit --architecture"
+            )
         if self.with_mlm_head and (self.format == "fairseq" or self.complete or self.architecture or self.head):
             raise ValueError(
-                "--with-mlm-head excludes --architecture, --head, --complete and --format fairseq: omit these"
+                "--with-mlm-head cannot be combined with --architecture, --head, --complete or --format fairseq: omit "
+                "these"
             )
         if self.format == "fairseq" and given:
             raise ValueError(f"--{given[0]} has no effect with --format fairseq: omit it")

@@ -92,7 +92,10 @@ def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
     """Return the reasons why the format cannot represent the target; empty if there are none."""
     layer = source.options.layer
     if (layer == "modern") != (target.format == "modernbert"):
-        return [f"its layers are {layer}: --format modernbert is for modern layers, other formats are for other layers"]
+        return [
+            f"its layers are {layer}, but --format modernbert is for modern layers only, and other formats are "
+            "for all others"
+        ]
     found = _obstacles_of_positions(source.options, target.format)
     if target.architecture == "masked-lm":
         found += _obstacles_of_prediction(source, target.format)
@@ -122,7 +125,7 @@ def _obstacles_of_positions(config: Any, form: str) -> list[str]:
     if form not in ("mpnet", "maelm", "modernbert") and buckets[0] != "none":
         return [f"it has a relative position bias, but {FORMATS[form]} has absolute positions only"]
     if config.local_attention and form != "modernbert":
-        return [f"its layers have local attention, but those of {FORMATS[form]} have not"]
+        return [f"its layers have local attention, but {FORMATS[form]} has only global attention"]
     if (config.positions == "rotary") != (form == "modernbert"):
         return [f"its positions are {config.positions}, but those of {FORMATS[form]} are not"]
     return []
@@ -158,7 +161,7 @@ def _head(source: LoadedCheckpoint, name: str | None) -> str:
     if name is not None:
         raise ValueError(f"the checkpoint has no head {name!r} (it has: {', '.join(names) or 'none'})")
     if not names:
-        raise ValueError(f"{source.checkpoint.path} has no fine-tuned head: export it as encoder or masked-lm")
+        raise ValueError(f"{source.checkpoint.path} has no fine-tuned head: give --architecture encoder or masked-lm")
     if len(names) > 1:
         raise ValueError(f"the checkpoint has several heads: choose one of {', '.join(names)} with --head")
     return names[0]
@@ -167,9 +170,14 @@ def _head(source: LoadedCheckpoint, name: str | None) -> str:
 def _target(source: LoadedCheckpoint, form: str, architecture: str, head: str | None, labels: Path | None) -> Target:
     if architecture in ("encoder", "masked-lm"):
         if labels is not None:
-            raise ValueError(f"--labels names the outputs of a fine-tuned head, but {architecture} has none: omit it")
+            raise ValueError(
+                f"--labels names the outputs of a fine-tuned head, but {architecture} has none: omit --labels"
+            )
         if head is not None:
-            raise ValueError(f"--head names a fine-tuned head, but {architecture} has none: give --architecture")
+            raise ValueError(
+                f"--head names a fine-tuned head, but {architecture} has none: give --architecture for a model with a "
+                "head"
+            )
         return Target(form, architecture)
     name = _head(source, head)
     scores_tokens = isinstance(source.model.classification_heads[name], TokenHead)

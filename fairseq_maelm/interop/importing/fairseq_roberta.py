@@ -64,8 +64,8 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
         raise refuse(path, f"its {section} is {shown(name)}, but RoBERTa's are {', '.join(OF_FAIRSEQ[section])}")
     if not (folder / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(
-            f"there is no {DICTIONARY_FILE} in {folder}: give --vocabulary with the folder of the dictionary that the "
-            "checkpoint was trained with"
+            f"there is no {DICTIONARY_FILE} in {folder}: give the folder of the dictionary that the checkpoint was "
+            "trained with as --vocabulary"
         )
     dictionary = load_dictionary(str(folder))
     model = _build(path, sections["model"], state["model"], dictionary)
@@ -113,14 +113,16 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
     encoder = model.encoder.sentence_encoder
     layer = encoder.layers[0]
     if layer.normalize_before or encoder.layer_norm is not None:
-        raise refuse(path, "its LayerNorms are before the sub-layers, but ours are after them")
+        raise refuse(path, "its LayerNorms are before the sub-layers, but in our encoder they are after them")
     if encoder.layernorm_embedding is None:
         raise refuse(path, "it has no LayerNorm after the embeddings")
     # fairseq may use apex' LayerNorm instead of torch's.
     eps = sorted({part.eps for part in model.modules() if hasattr(part, "normalized_shape")})
     if len(eps) != 1:
         raise refuse(
-            path, f"its LayerNorms add different numbers to the variance ({eps}), but ours all add the same one"
+            path,
+            f"its LayerNorms add different numbers to the variance ({eps}), but all LayerNorms of our encoder "
+            "add the same one",
         )
     sample = torch.linspace(-4.0, 4.0, 101)
     if not torch.allclose(layer.activation_fn(sample), F.gelu(sample), atol=1e-6):
@@ -128,7 +130,7 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
     if getattr(encoder.embed_positions, "weight", None) is None:
         raise refuse(path, "its positions are not a learned table")
     if model.encoder.lm_head.weight is not encoder.embed_tokens.weight:
-        raise refuse(path, "its LM head does not use the token embeddings, but ours does")
+        raise refuse(path, "its LM head does not share the token embeddings, but our LM head does")
     return {
         "encoder_layers": len(encoder.layers),
         "encoder_embed_dim": layer.embed_dim,

@@ -94,7 +94,7 @@ def _architecture(folder: Path, config: dict[str, Any], theirs: dict[str, Tensor
         return "masked-lm"
     found = next((name for name in _HEAD_NAMES if f"{ARCHITECTURES[name]}'" in named), "encoder")
     if found != "encoder" and found not in family.heads:
-        raise refuse(folder, f"its head for {found} computes scores in another way than ours")
+        raise refuse(folder, f"its head for {found} computes scores differently from our head")
     return found
 
 
@@ -111,7 +111,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
     if name.endswith(".index.json"):
         shards = read_json(files[0]).get("weight_map")
         if not isinstance(shards, dict) or any(Path(str(shard)).name != shard for shard in shards.values()):
-            raise refuse(folder, f"{name} must name files in this folder")
+            raise refuse(folder, f"{name} may only name files in this folder")
         files = [folder / shard for shard in sorted(set(shards.values()))]
     weights: dict[str, Tensor] = {}
     for file in files:

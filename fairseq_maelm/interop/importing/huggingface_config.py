@@ -21,14 +21,16 @@ _EXPECTED = {
 }
 # Models of this kind that our encoder cannot compute.
 _OTHER_MODELS = {
-    "roberta-prelayernorm": "its LayerNorms are before the sub-layers, but RoBERTa's and ours are after them",
-    "xlm-roberta-xl": "its LayerNorms are before the sub-layers, but ours are after them",
+    "roberta-prelayernorm": "its LayerNorms are before the sub-layers, but in RoBERTa and our encoder they are after "
+    "them",
+    "xlm-roberta-xl": "its LayerNorms are before the sub-layers, but in our encoder they are after them",
     **dict.fromkeys(
         ("deberta", "deberta-v2"),
-        "its attention multiplies queries and keys with embeddings of relative positions, and ours does not",
+        "its attention multiplies queries and keys with embeddings of relative positions, but our encoder's attention "
+        "does not",
     ),
     "albert": "its layers share their weights, and its embeddings are projected",
-    **dict.fromkeys(("longformer", "big_bird"), "its attention is sparse in another way than ours"),
+    **dict.fromkeys(("longformer", "big_bird"), "its attention is sparse in another way than our encoder's"),
 }
 _EXPECTED_OF_MODERNBERT = {**MODERNBERT_SETTINGS, "tie_word_embeddings": True}
 # Settings that only these models read.
@@ -72,7 +74,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if kind not in FAMILIES:
         raise refuse(folder, f"model_type {kind!r} is not one of {', '.join(FAMILIES)}")
     if config.get("auto_map") and kind != "maelm":
-        raise refuse(folder, "config.json names code in the folder (auto_map), which is never run")
+        raise refuse(folder, "config.json names code in the folder (auto_map), and such code is never run")
     _check_sizes(folder, config)
     eps = _layer_norm_eps(config)
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
@@ -131,14 +133,15 @@ def _check_mpnet(folder: Path, config: dict[str, Any]) -> None:
 def _check_modernbert(folder: Path, config: dict[str, Any]) -> None:
     local, bases = _local_layers(config), _rotary_bases(config)
     if any(not base.is_integer() for base in bases):
-        raise refuse(folder, f"its rotary bases are {bases}, but ours must be integers")
+        raise refuse(folder, f"its rotary bases are {bases}, but our encoder needs integers")
     named = (config.get("rope_parameters") or {}).values()
     if config.get("rope_scaling") or any(each.get("rope_type", "default") != "default" for each in named):
         raise refuse(folder, "its rotary positions are scaled")
     if any(local) and local != [bool(number % _global_every(local)) for number in range(len(local))]:
         raise refuse(
             folder,
-            "our encoder has local attention in all layers except the first of every n, and this model does not",
+            "our encoder has local attention in all layers except the first of every n, but this model has another "
+            "pattern",
         )
 
 

@@ -54,14 +54,14 @@ def check_buckets(num_buckets: int, max_distance: int) -> None:
     """
     if num_buckets < 4 or num_buckets % 4:
         raise ValueError(
-            f"the number of relative buckets must be a positive multiple of 4, not {num_buckets}, because "
-            "each direction has one half, and each half is split into single distances and ranges. For no relative "
-            "bias use --relative-buckets none"
+            f"--relative-num-buckets must be a positive multiple of 4, not {num_buckets}, because each direction has "
+            "half of the buckets, and each half is split into single distances and ranges. For no relative bias use "
+            "--relative-buckets none"
         )
     if max_distance <= num_buckets // 4 + 1:
         raise ValueError(
-            f"the largest relative distance ({max_distance}) must exceed buckets / 4 + 1 = {num_buckets // 4 + 1}: "
-            "smaller distances have separate buckets"
+            f"--relative-max-distance ({max_distance}) must exceed --relative-num-buckets / 4 + 1 = "
+            f"{num_buckets // 4 + 1}, because smaller distances have separate buckets"
         )
 
 

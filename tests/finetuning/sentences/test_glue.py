@@ -86,7 +86,8 @@ def test_scores_are_stored_between_0_and_1(tmp_path: Path, vocabulary: Path) -> 
 def test_a_training_file_of_ones_own_has_no_official_count(tmp_path: Path, vocabulary: Path) -> None:
     write_rte(tmp_path / "glue")
     with pytest.raises(
-        SystemExit, match=r"RTE/train.tsv has 3 examples, but the official file has 2,490: the file is incomplete or an"
+        SystemExit,
+        match=r"RTE/train.tsv has 3 examples, but the official file has 2,490: the file is incomplete, or not",
     ):
         prepare(tmp_path, vocabulary, counts=True)
     own = tmp_path / "own.tsv"

@@ -94,7 +94,7 @@ def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Pat
         (
             "a\tgood\nb\tbad\n",
             "c\tugly\n",
-            "valid.tsv:1 has the label 'ugly', but the labels are 'bad', 'good': correct it, remove",
+            "valid.tsv:1 has the label 'ugly', but the training labels are 'bad', 'good': correct this",
         ),
         ("a\tx\tgood\nb\ty\tbad\n", "c\tgood\n", "valid.tsv:1 has no label: only --test may lack labels"),
         ("a\tgood\nb\tgood\n", "", "classification needs at least two"),
@@ -108,8 +108,8 @@ def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Pat
         (
             "Satz\tUrteil\na\tgood\nb\tbad\nc\tgood\nd\tbad\n",
             "c\tgood\n",
-            "looks like a header: its label 'Urteil' is on no other line, and every other label is on several. Name "
-            "the columns with --text and --label, remove the line, or move it down if it is an example",
+            "looks like a header: its label 'Urteil' is on this line only, but every other label is on several lines. "
+            "Name the columns with --text and --label, remove the line, or move it down if it is an example",
         ),
         ("a\tgood\nb\tbad\n", None, "--valid-fraction 0.1 holds out 0 of the 2 examples of"),
     ],

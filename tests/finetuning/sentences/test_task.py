@@ -88,5 +88,5 @@ def test_numbers_where_the_folder_has_no_classes(folder: Path, tmp_path: Path) -
 
 
 def test_a_split_that_is_missing_is_named(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no .*input0/test.idx: prepare the task with that split"):
+    with pytest.raises(FileNotFoundError, match="there is no .*input0/test.idx: prepare the task with the split test"):
         task_of(folder).load_dataset("test")

@@ -80,7 +80,7 @@ def test_questions_without_answers_are_a_test_set_and_nothing_else(data: Path, t
 
 @pytest.mark.parametrize(
     ("context", "message"),
-    [("\u2581 \u2581", "no character that could be an answer"), (" ", "has an empty context")],
+    [("\u2581 \u2581", "no text that an answer could be taken from"), (" ", "has an empty context")],
 )
 def test_contexts_with_nothing_to_find_stop_it(data: Path, tmp_path: Path, context: str, message: str) -> None:
     path = write(tmp_path / "dev.json", ("a", []), context=context)

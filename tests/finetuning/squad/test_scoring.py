@@ -125,7 +125,7 @@ def test_parts_without_questions_are_left_out():
 def test_missing_and_surplus_predictions():
     with pytest.raises(ValueError, match="1 of 1 questions have no prediction .the first: q"):
         score_predictions({"q": ["x"]}, "2.0", {})
-    with pytest.raises(ValueError, match="1 of 1 questions have no odds"):
+    with pytest.raises(ValueError, match="1 of 1 questions are missing from the --null-odds file"):
         score_predictions({"q": ["x"]}, "2.0", {"q": "x"}, {})
     said: list[str] = []
     metrics = score_predictions({"p": ["x"], "q": ["the"]}, "1.1", {"p": "x", "r": "x"}, report=said.append)

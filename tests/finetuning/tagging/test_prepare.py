@@ -85,10 +85,10 @@ def test_training_scheme_is_an_option(scheme: str, toy_data: Path, tmp_path: Pat
         (TRAIN, "a O\nb B-WHO\n", {}, "valid:2: the label 'B-WHO' must be 'I-WHO' in IOB1"),
         (TRAIN, VALID, {"file_scheme": "iob2"}, "train:2: the label 'I-PLACE' must be 'B-PLACE' in IOB2"),
         ("a O\nb O\n", "a O\n", {}, "train has 1 different labels"),
-        ("a B-WHO\nb WHO\n", "a O\n", {}, "labels of entities ('B-WHO') and other labels: 'WHO' (line 2)"),
+        ("a B-WHO\nb WHO\n", "a O\n", {}, "('B-WHO'), but also labels of another form: 'WHO' (line 2)"),
         ("a NOUN\nb VERB\n", "a ADJ\nb ADV\na NOUN\n", {}, ": 'ADJ' (line 1), 'ADV' (line 2). Correct them"),
         ("token upos\na NOUN\nb VERB\n", "a NOUN\n", {}, "train:1 looks like a header: its cells name columns"),
-        ("Wort Art\na N\nb V\na N\nb V\n", "a N\n", {}, ":1 looks like a header: its label 'Art' is on no other"),
+        ("Wort Art\na N\nb V\na N\nb V\n", "a N\n", {}, ":1 looks like a header: its label 'Art' is on this line only"),
         ("a NOUN\nb VERB\n", "word tag\na NOUN\n", {}, "valid:1 looks like a header: its cells name columns"),
     ],
 )  # fmt: skip

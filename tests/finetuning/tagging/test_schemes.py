@@ -79,7 +79,7 @@ def test_any_labels_are_scored_as_seqeval_scores_them(sentences: list[list[tuple
         ("O B-PER", "iob1", 1, "'B-PER' must be 'I-PER' in IOB1"),
         ("I-LOC B-PER", "iob1", 1, "'B-PER' must be 'I-PER' in IOB1"),
         ("B-PER O", "iobes", 0, "'B-PER' must be 'S-PER' in IOBES"),
-        ("O S-PER", "iob2", 1, "'S-PER' has a prefix that IOB2 does not have"),
+        ("O S-PER", "iob2", 1, "the prefix of the label 'S-PER' does not exist in IOB2"),
         ("O PER", "iob2", 1, "'PER' is neither O nor of the form B-TYPE"),
         ("B- O", "iob2", 0, "'B-' is neither O nor"),
     ],

@@ -120,7 +120,7 @@ def test_one_changed_byte_is_one_clear_error(copied: Path, capsys: pytest.Captur
     (copied / name).write_bytes(content)
     with pytest.raises(SystemExit) as stopped:
         cli.main(["fill", "--checkpoint", str(copied), TEXT, "--device", "cpu"])
-    reason = f"{name} is damaged or was changed: its checksum is not that in SHA256SUMS"
+    reason = f"{name} is damaged or was changed: its checksum differs from the one in SHA256SUMS"
     assert str(stopped.value).endswith(f"{copied / CHECKPOINT_FILE} cannot be read as a checkpoint: {reason}")
 
 
@@ -128,7 +128,7 @@ def test_weights_of_another_folder_are_refused(data: Path, copied: Path, tmp_pat
     write_complete(tmp_path / "other", data, **MODERN, scale=0.2)
     shutil.copy(tmp_path / "other" / "model.safetensors", copied)
     write_sums(copied)
-    with pytest.raises(CheckpointError, match=r"the weights are not those of this checkpoint\.json"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\.json belongs to other weights"):
         read_checkpoint(copied / CHECKPOINT_FILE)
 
 
@@ -152,7 +152,7 @@ def test_fairseq_resolves_no_references(copied: Path) -> None:
     content["cfg"]["task"]["data"] = "${oc.env:HOME}"
     (copied / CHECKPOINT_FILE).write_text(json.dumps(content), encoding="utf-8")
     write_sums(copied)
-    with pytest.raises(CheckpointError, match="references are not resolved"):
+    with pytest.raises(CheckpointError, match="refers to another option"):
         checkpoint_utils.load_checkpoint_to_cpu(str(copied / CHECKPOINT_FILE))
 
 

@@ -208,7 +208,11 @@ def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
         ),
         ({"format": "roberta"}, {}, "Roberta has absolute positions only.*--format maelm represents it"),
         ({"format": "modernbert"}, {}, "its layers are post_norm: .*--format maelm represents it"),
-        ({"format": "maelm"}, {"layer": "modern", "positions": "rotary"}, "its layers are modern: --format modernbert"),
+        (
+            {"format": "maelm"},
+            {"layer": "modern", "positions": "rotary"},
+            "its layers are modern, but --format modernbert",
+        ),
         ({}, {"heads": ("tags", "spans")}, "several heads: choose one of tags, spans with --head"),
         ({"head": "other"}, {"heads": ("tags",)}, "the checkpoint has no head 'other'"),
         ({"averaged_weights": True}, {}, "holds no average of the weights: it was not trained with --store-ema"),

@@ -72,7 +72,7 @@ def test_a_published_encoder_is_adapted_without_masks(family: str, tmp_path: Pat
     assert f"next: maelm export --checkpoint {tmp_path / 'adapted'}" in output
     assert "the checkpoint has no decoder" in output and "--decoder-attention aligned_cross" in output
     again = run([*pretrain, "--output", tmp_path / "adapted"])
-    assert "this run is complete after 4 updates" in again and "its learning rate has reached its end;" in again
+    assert "this run is complete after 4 updates" in again and "its learning-rate schedule has ended;" in again
     run([*pretrain, "lr=0", "max-update=1", "weight-decay=0", "--output", tmp_path / "still"])
     before = parameters(tmp_path / "base" / CHECKPOINT_FILE)
     after, still = (parameters(tmp_path / name / "checkpoint_last.pt") for name in ("adapted", "still"))
@@ -121,7 +121,7 @@ def test_continued_pretraining_refuses_what_does_not_fit(tmp_path: Path) -> None
     pretrain = ["maelm", "pretrain", tmp_path / "other", "--output", tmp_path / "new", "--dry-run"]
     refused = run([*pretrain, "--checkpoint", tmp_path / "base"], check=False)
     assert "was not prepared with the vocabulary of" in refused and "maelm prepare corpus TEXT --vocabulary" in refused
-    assert "--arch comes from --checkpoint" in run(
+    assert "the architecture is the checkpoint's: omit --arch" in run(
         [*pretrain, "--checkpoint", tmp_path / "base", "--arch", "x"], check=False
     )
     assert "need --checkpoint" in run([*pretrain, "--recipe", "tiny", "--objective", "mlm"], check=False)
