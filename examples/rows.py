@@ -25,7 +25,7 @@ _MOST_GPUS = 16
 def _named(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name.translate(str.maketrans("", "", "-_.")).isalnum() and equals and value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE")
     return name, value
 
 

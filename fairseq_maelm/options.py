@@ -83,7 +83,7 @@ def named(text: str) -> tuple[str, str]:
     """Convert NAME=VALUE to the name and the value."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE")
     return name, value
 
 

@@ -110,11 +110,11 @@ class ProbeSettings:
     """
 
     sts: Path | None = _inputs(
-        "similarity of sentences: a folder with one folder per data set, which has one .tsv file per part; lines are "
+        "similarity of sentences: folder of data sets; each is a folder with one .tsv file per part, whose lines are "
         "score, tab, sentence, tab, sentence", metavar="FOLDER",
     )  # fmt: skip
     words: Path | None = _inputs(
-        "similarity of words: a folder with one .tsv file per data set; lines are word, tab, word, tab, score",
+        "similarity of words: folder with one .tsv file per data set, whose lines are word, tab, word, tab, score",
         metavar="FOLDER",
     )
     tasks: tuple[Path, ...] = _inputs(

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings that override the recipe")
     group.add_argument(
         "--lr", type=number(float, 0), metavar="X",
-        help="peak learning rate (default: the recipe's; without --recipe, multiplied by (768 / width)^2 for encoders "
-        "of a width below 768)",
+        help="peak learning rate (default: the recipe's; without --recipe, for encoders narrower than 768, the "
+        "recipe's times (768 / width)^2)",
     )  # fmt: skip
     group.add_argument("--epochs", type=number(int, 1), metavar="N", help="number of passes over the training data")
     group.add_argument(

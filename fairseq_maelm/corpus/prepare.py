@@ -67,7 +67,9 @@ def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) ->
     seen: set[Path] = set()
     for source in (*sources[steps.CORPUS], *sources[steps.VALID]):
         if source.path.resolve() in seen:
-            raise CorpusError(f"the file {source.path} is among the inputs and --valid more than once: give it once")
+            raise CorpusError(
+                f"the file {source.path} is among the inputs and --valid more than once: give it only once"
+            )
         seen.add(source.path.resolve())
     output = settings.output.resolve()
     for path in (*settings.inputs, *settings.valid):

@@ -156,8 +156,8 @@ def _choose(columns: Columns, first: Any, texts: int | None, place: str, label_o
             found[2] = None
     for key, option_key in zip(columns.keys, found):
         if key is not None and option_key is None and not (label_optional and key == columns.label):
-            what = "field" if isinstance(first, dict) else "column"
-            raise CorpusError(f"{place} has no {what} {key!r}, only {_listed(first)}{_hint(first)}")
+            missing = "no field" if isinstance(first, dict) else "no column"
+            raise CorpusError(f"{place} has {missing} {key!r}, only {_listed(first)}{_hint(first)}")
     *keys, label, identity = found
     return _Chosen(tuple(key for key in keys if key is not None), label, identity, width)
 

@@ -125,7 +125,7 @@ def draw_masks(
     """
     length = tokens.shape[1]
     if length > MAX_LENGTH:
-        raise ValueError(f"sequences of {length} tokens are longer than masking allows ({MAX_LENGTH})")
+        raise ValueError(f"masking takes sequences of up to {MAX_LENGTH} tokens, not {length}")
     inside = np.arange(length)[None, :] < lengths[:, None]
     eligible = inside if scheme.protected is None else inside & ~scheme.protected[tokens]
     starts = _unit_starts(scheme, tokens, eligible)

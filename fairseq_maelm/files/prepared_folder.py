@@ -154,7 +154,9 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
             f"{refusal} of this version: give a folder that this command wrote, or prepare the folder again"
         )
     if not all(isinstance(manifest.get(part), dict) for part in ("settings", "files", "outputs")):
-        raise CorpusError(f"{path} is damaged: parts of it are missing; put the original back, or prepare it again")
+        raise CorpusError(
+            f"{path} is damaged: parts of it are missing; put the original back, or prepare the folder again"
+        )
     return manifest
 
 

@@ -138,7 +138,7 @@ def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | Non
         order = tensors["order"]
         known = found["file"].keys() <= {CONFIG_FILE, *_OTHER_FILES} and found["weight"].keys() <= {*_KEPT_WEIGHTS}
         if not known or not torch.equal(order.sort().values, torch.arange(len(order))):
-            raise ValueError("it has other content")
+            raise ValueError("its content is not what maelm import writes")
         source = SourceFiles(order, int(tensors["vocabulary"]), found["file"], found["weight"])
         if source.config["model_type"] not in FAMILIES:
             raise ValueError(f"its model type {source.config['model_type']!r} is not one that maelm import knows")

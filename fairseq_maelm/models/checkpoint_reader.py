@@ -250,7 +250,8 @@ def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dic
             raise CheckpointError(f"{path} is not a complete checkpoint: its {name} is missing")
         if weight.shape[dimension] != getattr(options, option):
             raise CheckpointError(
-                f"{path} says {option} {getattr(options, option)}, but its {name} has {weight.shape[dimension]}"
+                f"{path} says {option} {getattr(options, option)}, but its {name} has the size "
+                f"{weight.shape[dimension]}"
             )
 
 

@@ -28,13 +28,13 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("execution")
     group.add_argument(
         "--jobs", type=number(int, 1), metavar="N",
-        help="number of programs to run in parallel on the CPU (default: 1) or, with --slurm, of jobs in the queue "
-        "(default: 100)",
+        help="number of programs to run in parallel on the CPU (default: 1); with --slurm, number of jobs in the "
+        "queue (default: 100)",
     )  # fmt: skip
     group.add_argument(
         "--gpus", nargs="+", type=_gpus, default=[], metavar="LIST",
         help="GPUs of each parallel program: '0 1' runs two programs, '0 0 0' three on one GPU, and '0,1 2,3' two "
-        "programs with two GPUs each, where a program can use several",
+        "programs with two GPUs each, if the programs can use several",
     )  # fmt: skip
     group.add_argument(
         "--slurm", nargs="*", metavar="NAME=VALUE",

@@ -38,8 +38,9 @@ class EncoderTask(FairseqTask):
             raise ValueError(f"there is no model or size {name!r}; choose one of {', '.join(SIZES)}")
         if kind is not None and not issubclass(kind, MaelmModel):
             raise ValueError(
-                f"the task {self.name} needs a model of this package, which {name} is not: give --arch, one of "
-                f"{', '.join(SIZES)}; or use a task of fairseq, such as masked_lm or sentence_prediction"
+                f"the task {self.name} works only with models of this package, but {name} is not one of them: give "
+                f"--arch with one of {', '.join(SIZES)}, or use a task of fairseq, such as masked_lm or "
+                "sentence_prediction"
             )
         return super().build_model(cfg, from_checkpoint)
 

@@ -57,8 +57,9 @@ class MaelmTaskConfig(FairseqDataclass):
     )
     sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = option(  # type: ignore[valid-type]
         "complete_doc",
-        help="where the text is cut into sequences: 'none' after every --tokens-per-sample tokens; 'complete' packs "
-        "whole lines, 'complete_doc' whole lines of one document; 'eos' after every line",
+        help="where the text is cut into sequences. 'none': after every --tokens-per-sample tokens; 'complete': after "
+        "as many whole lines as fit; 'complete_doc': the same, and at the end of every document; 'eos': after every "
+        "line",
     )
     tokens_per_sample: int = option(512, help="maximum number of tokens in a sequence, <s> included")
     masked_input: ChoiceEnum(list(MASKED_INPUTS)) = option(  # type: ignore[valid-type]

@@ -83,8 +83,9 @@ def _check_sentencepiece(folder: str, dictionary: Dictionary) -> None:
         example = repr(sorted(missing or surplus)[0])
         raise ValueError(
             f"dict.txt and {SENTENCEPIECE_MODEL} in {folder} do not belong together: {len(missing)} pieces of the "
-            f"model are not in dict.txt, and {len(surplus)} of its symbols are not pieces (for example {example}). "
-            "dict.txt must be made from the model, as `maelm prepare corpus` does, not from counts over a text"
+            f"model are not in dict.txt, and {len(surplus)} symbols of dict.txt are not pieces of the model (for "
+            f"example {example}). dict.txt must be made from the model, as `maelm prepare corpus` does, not from "
+            "counts over a text"
         )
 
 

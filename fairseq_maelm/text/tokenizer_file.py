@@ -70,7 +70,9 @@ def _check_steps(steps: list[dict[str, Any]], place: str) -> None:
     for step in steps:
         regex = step.get("Regex")
         if isinstance(regex, str) and _REPEATED_GROUP.search(regex):
-            raise CorpusError(f"{place} repeats a group in a regular expression, which may never end: {regex[:60]!r}")
+            raise CorpusError(
+                f"{place} has a regular expression with a repeated group, whose search may never end: {regex[:60]!r}"
+            )
     longer = math.prod(min(_growth(step), _LONGEST + 1) for step in steps)
     if longer > _LONGEST:
         raise CorpusError(f"{place} can make a text more than {_LONGEST} times longer")

@@ -261,11 +261,11 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
     [
         (["--rows", "bert"], "there is no row bert"),
         (["--tasks", "A=no/such/folder"], "there is no train.npz or label/dict.txt or input0/train.idx"),
-        (["--tasks", "folder"], "not NAME=VALUE"),
+        (["--tasks", "folder"], "must be NAME=VALUE"),
         (["--tasks", "A=x", "A=y"], "same name"),
         (["--metrics", "A=mcc"], "A=...: there is no task of this name"),
         (["--seeds", "0"], "must be at least 1, not 0"),
-        (["--set", "fine-tuning"], "not NAME=VALUE"),
+        (["--set", "fine-tuning"], "must be NAME=VALUE"),
         (["--set", "nothing.lr=1"], "there is no such setting"),
         (["--gpus", "0,1"], "must be a multiple of the 2 GPUs"),
     ],

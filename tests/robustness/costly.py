@@ -260,7 +260,7 @@ def _tokenizers() -> Iterator[Costly]:
         yield Costly(f"a tokenizer.json that replaces {case}", write, _FOLDER, "tokenizer.json.*longer")
     regex = {"type": "Split", "pattern": {"Regex": "(e+)+$"}, "behavior": "Isolated", "invert": False}
     write = _tokenizer(lambda content: content.update(pre_tokenizer=regex))
-    yield Costly("a tokenizer.json that backtracks", write, _FOLDER, "tokenizer.json.*repeats a group")
+    yield Costly("a tokenizer.json that backtracks", write, _FOLDER, "tokenizer.json.*a repeated group")
 
 
 # What is not a file

@@ -110,7 +110,7 @@ sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | t
 _TRAINED = {
     "--criterion masked_lm": "the task maelm cannot use masked_lm: give --criterion maelm",
     "--criterion cross_entropy": r"cannot use cross_entropy \(fairseq's default\): give --criterion maelm",
-    "--arch roberta_base": "the task maelm needs a model of this package, which roberta_base is not: give --arch",
+    "--arch roberta_base": "models of this package, but roberta_base is not one of them: give --arch with",
     "--arch maelm_huge": "invalid choice: 'maelm_huge'",
     "--task masked_lm --criterion masked_lm": "MaskedLMTask does not work with this model|the options: ",
     "--encoder-mask-fraction 1.5": r"must be in \[0, 1\]",
@@ -154,7 +154,7 @@ _TRAINED = {
     "--share-decoder-positions --decoder-embed-dim 64": "needs a decoder as wide as the encoder",
     "--encoder-mask-fraction 0.5 --masked-input kept": "cannot be combined with --masked-input kept",
     # A checkpoint whose size or shape differs: the plugin's message, and not fairseq's.
-    "--finetune-from-model {pretrained}": "the checkpoint was trained with --encoder-attention-heads 4 and not 2",
+    "--finetune-from-model {pretrained}": "the checkpoint was trained with --encoder-attention-heads 4, not 2",
 }
 
 

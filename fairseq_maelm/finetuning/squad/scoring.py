@@ -150,19 +150,26 @@ def score_predictions(
     """
     missing = [identity for identity in answers if identity not in predictions]
     if missing and version == "2.0":
-        raise ValueError(f"{len(missing)} of {len(answers)} questions have no prediction (the first: {missing[0]})")
+        raise ValueError(
+            f"{len(missing)} of {len(answers)} questions have no prediction (the first has the id {missing[0]!r})"
+        )
     if missing:
-        report(f"{len(missing)} of {len(answers)} questions have no prediction and score 0 (the first: {missing[0]})")
+        report(
+            f"{len(missing)} of {len(answers)} questions have no prediction and score 0 (the first has the id "
+            f"{missing[0]!r})"
+        )
     surplus = [identity for identity in predictions if identity not in answers]
     if surplus:
-        report(f"{len(surplus)} predictions belong to no question and are ignored (the first: {surplus[0]})")
+        report(
+            f"{len(surplus)} predictions belong to no question and are ignored (the first has the id {surplus[0]!r})"
+        )
     raw = raw_scores(list(answers.values()), [predictions.get(key) for key in answers], version)
     if odds is None:
         return squad_metrics(raw, version)
     if missing := [identity for identity in answers if identity not in odds]:
         raise ValueError(
-            f"{len(missing)} of {len(answers)} questions are missing from the --null-odds file (the first: "
-            f"{missing[0]})"
+            f"{len(missing)} of {len(answers)} questions are missing from the --null-odds file (the first has the id "
+            f"{missing[0]!r})"
         )
     rows = {identity: row for row, identity in enumerate(answers)}
     order = np.array([rows[identity] for identity in odds if identity in rows], dtype=np.int64)

@@ -58,8 +58,8 @@ class TaggingTask(EncoderTask):
             raise ValueError(f"--tokens-per-sample must be at least 3, not {cfg.tokens_per_sample}")
         if not 0 <= cfg.window_overlap < cfg.tokens_per_sample - 2:
             raise ValueError(
-                f"--window-overlap must be between 0 and --tokens-per-sample minus 3 ({cfg.tokens_per_sample - 3}), "
-                f"not {cfg.window_overlap}"
+                f"--window-overlap must be between 0 and --tokens-per-sample - 3 = {cfg.tokens_per_sample - 3}, not "
+                f"{cfg.window_overlap}"
             )
         self.settings = settings
 

@@ -61,7 +61,7 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
     check_weights(state["model"], path)
     # fairseq would build any task and model, and some of these evaluate their options as code.
     for section, name in other_names(sections):
-        raise refuse(path, f"its {section} is {shown(name)}, but RoBERTa's are {', '.join(OF_FAIRSEQ[section])}")
+        raise refuse(path, f"its {section} must be one of {', '.join(OF_FAIRSEQ[section])}, not {shown(name)}")
     if not (folder / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(
             f"there is no {DICTIONARY_FILE} in {folder}: give the folder of the dictionary that the checkpoint was "

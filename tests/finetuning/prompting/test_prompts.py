@@ -113,7 +113,9 @@ def test_a_label_word_has_a_space_before_it_and_the_vocabulary_s_case():
 
 def test_label_words_of_several_pieces_are_refused_or_counted():
     words = {"0": "terrible", "1": "great", "2": "wonderful"}
-    with pytest.raises(ValueError, match="'terrible' is \u2581ter rible, 'wonderful' is \u2581won der ful"):
+    with pytest.raises(
+        ValueError, match="'terrible' is split into \u2581ter rible, 'wonderful' is split into \u2581won der ful"
+    ):
         words_of(words)
     names, counts = words_of(words, several_pieces=True)
     assert [len(pieces) for pieces in names] == [2, 1, 3] and counts == [1, 2, 3]

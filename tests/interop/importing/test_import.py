@@ -258,7 +258,7 @@ def test_files_of_another_source_or_damaged_ones_are_not_used(imported_roberta: 
     assert found() is not None
     assert found(vocabulary=whole["vocabulary"] + 1) is None
     for change in ({"order": whole["order"] * 0}, {"file:../escape": whole["file:config.json"].clone()}):
-        with pytest.raises(ValueError, match=r"source_files.safetensors is damaged \(it has other content\)"):
+        with pytest.raises(ValueError, match=r"source_files.safetensors is damaged \(its content is not what"):
             found(**change)
 
 
