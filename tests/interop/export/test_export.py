@@ -207,7 +207,7 @@ def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
             "no LM head, because it was fine",
         ),
         ({"format": "roberta"}, {}, "Roberta has absolute positions only.*--format maelm represents it"),
-        ({"format": "modernbert"}, {}, "its layers are post_norm: .*--format maelm represents it"),
+        ({"format": "modernbert"}, {}, "its layers are post_norm, .*--format maelm represents it"),
         (
             {"format": "maelm"},
             {"layer": "modern", "positions": "rotary"},
