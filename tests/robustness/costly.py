@@ -152,7 +152,7 @@ def _checkpoints() -> Iterator[Costly]:
     for option in ("restore-file", "finetune-from-model"):
         line = f"pretrain {{data}} --output {{new}} {TRAIN} --{option} {{bad}}"
         yield Costly(f"--{option} that calls bytearray", array, line, "holds .*bytearray")
-    yield Costly("a decoder's table of positions", _saved(_rotary), _CHECKPOINT, "max_positions 20000000, but")
+    yield Costly("a decoder's table of positions", _saved(_rotary), _CHECKPOINT, "max_positions to 20000000")
     said = "holds .* parameters, but a model with this dict.txt has"
     yield Costly("a width that most weights lack", _saved(_wide), _CHECKPOINT, said)
     yield Costly("900 layers with one weight", _saved(_shared), _CHECKPOINT, "share")

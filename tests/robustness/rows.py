@@ -34,7 +34,7 @@ fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tun
 fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is neither checkpoint_best.pt nor checkpoint_last.pt in
 answer {text.txt} '' --checkpoint {reader} --vocabulary {data} | a question is empty
 answer {text.txt} Who? --checkpoint {pretrained} --vocabulary {data} | was not fine-tuned to answer questions
-finetune {data} --checkpoint {pretrained} --output {new} | data is not a prepared task
+finetune {data} --checkpoint {pretrained} --output {new} | data is not a task folder
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --lr abc | the options: argument --lr
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --no-such | the options: .*no-such
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --best-checkpoint-metric f2 | logs no f2, but
@@ -104,7 +104,7 @@ sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --gpu
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --precision fp16 | fp16 needs a GPU
 sweep sentences --data {folder} --checkpoint a={pretrained} --checkpoint a=random --output {new} | have the same name
 sweep sentences --data {folder} --checkpoint x=random:y --output {new} | takes its size from another checkpoint
-report {data} | has no study
+report {data} | is not the folder of a study
 sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
 """
 _TRAINED = {

@@ -56,7 +56,7 @@ def test_other_settings_are_refused(change: dict[str, Any], message: str, tmp_pa
 
 def test_a_foreign_folder_and_one_in_use_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(ValueError, match="exists and is not a study"):
+    with pytest.raises(ValueError, match="exists but is not the folder of a study"):
         study_of(tmp_path).__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     folder = tmp_path / "folder"
