@@ -91,5 +91,5 @@ def test_analysis_of_checkpoints(
     assert (output / "figures" / "figure_5b_rank_fine_tuned.svg").exists()
     with pytest.raises(SystemExit, match="other settings.*tau"):
         analyze(output, *models, "--data", DATA, *SMALL, "--tau", 0.8)
-    with pytest.raises(SystemExit, match="another model"):
+    with pytest.raises(SystemExit, match="a different model"):
         analyze(output, f"--checkpoint=MLM={CHECKPOINT}", "--data", DATA, *SMALL)

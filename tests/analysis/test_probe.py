@@ -254,7 +254,7 @@ def test_results_are_kept_apart(inputs: Path, tmp_path: Path, monkeypatch: pytes
     other.mkdir()
     (other / "nouns.tsv").write_text("a\tb\t1\na\tc\t2\n")
     words[words.index("--words") + 1] = str(other)
-    with pytest.raises(SystemExit, match="results of another input"):
+    with pytest.raises(SystemExit, match="results of a different input"):
         cli.main([*words, f"--checkpoint=a={CHECKPOINT}"])
 
 
