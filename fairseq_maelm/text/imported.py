@@ -53,7 +53,8 @@ def open_encoder(folder: Path) -> TextEncoder:
 class TokenizerEncoder(TextEncoder):
     """A text encoder that wraps a tokenizer.json with the same token ids as a dict.txt of ``symbols`` symbols.
 
-    The attribute ``tokenizer`` treats special symbols in text as ordinary text.
+    The attribute ``tokenizer`` treats special symbols in text as ordinary text; a model that has them as pieces anyway
+    gives <unk>.
     """
 
     def __init__(self, path: Path, symbols: int) -> None:
@@ -74,8 +75,9 @@ class TokenizerEncoder(TextEncoder):
         # A byte-pair encoding may encode a word differently at the start of a text and after a space.
         self.word_prefix = " "
         self.number_of = np.arange(mask + 1, dtype=self.dtype)
-        # <mask> is never a token of ordinary text.
-        self.number_of[mask] = UNKNOWN
+        # Special symbols are never tokens of ordinary text, but they are pieces of a unigram model such as XLM-R's, and
+        # have the highest scores there.
+        self.number_of[[*range(len(FAIRSEQ_SYMBOLS)), mask]] = UNKNOWN
 
     def _tokens(self, numbers: list[int]) -> NDArray[np.int64]:
         return self.number_of[np.array(numbers, dtype=np.int64)].astype(np.int64)

@@ -93,7 +93,9 @@ class ImportedTokenizer:
         In a text with ``<mask>``, other special symbols such as "</s>" are recognized too; in texts without masks they
         are ordinary text.
         """
-        self._tokenizer.encode_special_tokens = MASK not in text
+        if MASK not in text:
+            return self.encoder.number_of[self.encoder.model_tokens([text])[0]].tolist()
+        self._tokenizer.encode_special_tokens = False
         tokens = encode_text(self._tokenizer, text.replace(MASK, self.mask_text)).ids
         self._tokenizer.encode_special_tokens = True
         return list(tokens)

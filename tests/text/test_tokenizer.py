@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text.vocabularies import KINDS
 
+from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.tokenizer import Tokenizer
+from fairseq_maelm.text.tokenizer import Tokenizer, open_tokenizer
 from fairseq_maelm.text.vocabulary import MODEL_FILE
 
 
@@ -30,8 +31,17 @@ def test_masks_by_hand(tokenizer):
     assert symbols(tokenizer, "") == []
 
 
-def test_special_symbols_in_text_are_text(tokenizer):
-    assert not {0, 1, 2} & set(tokenizer.encode("the <s> cat </s> <pad>"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_symbols_in_text_are_text(kind, tmp_path):
+    folder = KINDS[kind](tmp_path)
+    dictionary = load_dictionary(str(folder))
+    tokenizer = open_tokenizer(find_tokenizer(str(folder), str(folder)), dictionary)
+    text = "the <s> cat </s> <pad>"
+    special = {dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.index("<mask>")}
+    assert not special & set(tokenizer.encode(text))
+    encoder, masked = tokenizer.encoder, f"{text} <mask>"
+    assert not special & set(encoder.encode([masked])[0][:-1].tolist())
+    assert not special & set(encoder.encode_words([masked])[0][0].tolist())
 
 
 @given(

@@ -8,11 +8,13 @@ import pytest
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     FAIRSEQ_SYMBOLS,
     MASK_SYMBOL,
     MODEL_FILE,
+    UNKNOWN,
     dictionary_text,
     load_sentencepiece,
     train_sentencepiece,
@@ -56,6 +58,21 @@ def exported(folder: Path) -> Path:
     return folder
 
 
+def unigrams(folder: Path) -> Path:
+    """Make a unigram model like XLM-R's, in which special symbols are pieces with the highest scores."""
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = sorted({letter for line in TEXT for letter in line if letter != " "} | set("</>"))
+    pieces = [(name, 0.0) for name in FAIRSEQ_SYMBOLS] + [(letter, -4.0) for letter in [WORD_START, *letters]]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram([*pieces, (MASK_SYMBOL, 0.0)], unk_id=UNKNOWN))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    tokenizer.add_special_tokens([*FAIRSEQ_SYMBOLS, MASK_SYMBOL])
+    tokenizer.save(str(folder / TOKENIZER_FILE))
+    symbols = "".join(f"{name} 1\n" for name, _ in pieces[len(FAIRSEQ_SYMBOLS) :])
+    (folder / DICTIONARY_FILE).write_text(symbols, encoding="utf-8")
+    return folder
+
+
 def _imported(folder: Path, tokenizer: object, size: int) -> Path:
     special = list(FAIRSEQ_SYMBOLS)
     tokenizer.train_from_iterator(TEXT, vocab_size=size, special_tokens=special, show_progress=False)  # type: ignore
@@ -72,5 +89,6 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "sentencepiece": sentencepieces,
     "byte pairs": byte_pairs,
     "word pieces": word_pieces,
+    "unigrams": unigrams,
     "exported": exported,
 }
