@@ -74,6 +74,8 @@ def _write(
         state = read_json(progress)
         logger.info("resuming after %s of %s sentences", f"{state['done']:,}", f"{len(items):,}")
     else:
+        # A run that was killed while it published its scores leaves its progress without them.
+        progress.unlink(missing_ok=True)
         begun.write_text(results.HEADER, encoding="utf-8")
         state = {"done": 0, "bytes": len(results.HEADER)}
     with (

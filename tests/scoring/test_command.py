@@ -9,6 +9,7 @@ import pytest
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
+from fairseq_maelm.files import prepared_folder
 from fairseq_maelm.scoring import run as command
 from fairseq_maelm.scoring.inference import score
 
@@ -173,6 +174,23 @@ def test_a_killed_run_resumes_to_the_same_file(
     text.write_text("Another text.\n")
     with pytest.raises(SystemExit, match="has changed"):
         main(words(tmp_path / "out", text))
+
+
+def test_killed_at_the_end_and_again_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The progress of the first run must not stand for the scores of the second."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(SENTENCES) + "\n")
+
+    def stopped(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    for module, name in ((prepared_folder, "_publish"), (command, "pseudo_log_likelihoods")):
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr(module, name, stopped)
+            main(words(tmp_path / "out", text))
+    for name in ("out", "whole"):
+        main(words(tmp_path / name, text))
+    assert (tmp_path / "out" / "scores.tsv").read_bytes() == (tmp_path / "whole" / "scores.tsv").read_bytes()
 
 
 @pytest.mark.parametrize(
