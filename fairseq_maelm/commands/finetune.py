@@ -13,6 +13,7 @@ from fairseq_maelm.finetuning.recipe import RECIPES, read_recipe
 from fairseq_maelm.options import UsageError, add_checkpoint, add_output, existing_path, number
 from fairseq_maelm.training.options import (
     add_machine_arguments,
+    configuration_of,
     count_gpus,
     machine_of,
     names_in,
@@ -97,6 +98,8 @@ def run(args: argparse.Namespace) -> None:
         start = {"batch-size": size // share, "finetune-from-model": args.checkpoint, "seed": args.seed}
         return [*train_words({**options, **start}, args.task, args.output, machine), *args.fairseq_options]
 
+    # Options after -- may change it.
+    size = share * configuration_of(words(1)[1:]).dataset.batch_size
     counted = count_updates(words(1), [size], encoder.options["max-positions"])
     start_training(words(counted.updates_per_epoch[size]), args, f"fine-tuning on {args.task}")
     if is_first_rank() and not args.dry_run:

@@ -14,6 +14,7 @@ import torch
 import fairseq_maelm
 from end_to_end.toy import TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel
+from fairseq_maelm.cli import main
 from fairseq_maelm.models.classification import classify
 
 HEAD = "sentence_classification_head"
@@ -144,6 +145,13 @@ def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(toy_data, pret
     with torch.no_grad():
         logits, _ = hub.model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
     torch.testing.assert_close(logits, hub_logits(hub, lines), rtol=1e-5, atol=1e-5)
+
+
+def test_updates_are_counted_for_the_batch_size_that_is_passed_on(topics, pretrained, tmp_path, capsys):
+    command = ["finetune", topics, "--checkpoint", pretrained, "--output", tmp_path, "--gpus", 0, "--dry-run"]
+    main([str(word) for word in [*command, "--epochs", 3, "--", "--batch-size", 4]])
+    words = capsys.readouterr().out.split()
+    assert {words[words.index(name) + 1] for name in ("--max-update", "--total-num-update")} == {str(3 * 160 // 4)}
 
 
 def test_a_notebook_gives_the_options_of_the_command(topics, pretrained, tmp_path, capsys):
