@@ -70,7 +70,8 @@ def score_texts(
 
     Args:
         hub: ``MaelmHubInterface`` of a checkpoint of the task maelm_sentences, or of fairseq's sentence_prediction.
-        texts: texts or pairs. Texts longer than the model's maximum length are truncated as in training.
+        texts: texts or pairs. Texts longer than the maximum length of training, or of the model, are truncated as in
+            training.
         head: name of the head.
         batch_size: texts in a batch; texts of similar length share a batch.
         progress: label of a progress bar; None for no bar.
@@ -81,7 +82,8 @@ def score_texts(
     Raises:
         ValueError: the checkpoint was trained on pairs and a text is single, or vice versa.
     """
-    limit, examples = hub.model.max_positions(), checked_examples(texts)
+    # The task's limit is that of training, which may be lower than the model's.
+    limit, examples = min(hub.model.max_positions(), hub.task.max_positions()), checked_examples(texts)
     expected = getattr(hub.task.cfg, "texts", None)
     if expected and any(len(example) != expected for example in examples):
         form = "single texts, not tuples of two" if expected == 1 else "pairs: give tuples of two texts"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fairseq.data import Dictionary
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from fairseq_maelm.finetuning.predicted import (
     table_text,
 )
 from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
-from fairseq_maelm.finetuning.sentences.task import HEAD
+from fairseq_maelm.finetuning.sentences.task import HEAD, LABELS
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import score_texts
 from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
@@ -43,7 +44,8 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     regression = hub.config.task.get("regression_target", hub.task.label_dictionary is None)
     labels = None if regression else class_names(hub.task.label_dictionary)
     _check_head(args, hub, 1 if labels is None else len(labels))
-    positive = positive_class(labels or [])
+    check_labels(args, labels)
+    positive = positive_of(hub.config, labels or [])
 
     def target(label: str, place: str) -> float:
         if not _can_be_label(label, labels):
@@ -77,6 +79,25 @@ def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int)
             f"{args.checkpoint} was fine-tuned on another task: its head has {outputs} outputs, but the labels in "
             f"{args.vocabulary} need {expected}"
         )
+
+
+def check_labels(args: argparse.Namespace, labels: list[str] | None) -> None:
+    """Raise an error if the checkpoint's folder has other labels, which the outputs of its head stand for."""
+    own = args.checkpoint.parent / LABELS
+    if labels is None or not own.is_file():
+        return
+    different = [pair for pair in zip(class_names(Dictionary.load(str(own))), labels) if pair[0] != pair[1]]
+    for trained, other in different[:1]:
+        raise ValueError(
+            f"{args.checkpoint} was fine-tuned on other labels ({trained!r}) than those in {args.vocabulary} "
+            f"({other!r}): give a table of texts, or a folder with the same labels"
+        )
+
+
+def positive_of(config: Any, labels: list[str]) -> int | None:
+    """Return the class that F1 counts as positive: that of ``--positive-label`` in training, or else the default."""
+    wanted = (config.get("criterion") or {}).get("positive_label")
+    return labels.index(wanted) if wanted in labels and len(labels) == 2 else positive_class(labels)
 
 
 def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) -> None:

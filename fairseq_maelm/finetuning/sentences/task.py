@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 HEAD = "sentence_classification_head"
 """Name of the head that scores sentences; fairseq's own fine-tuning uses the same name."""
 
-_LABELS = "label/dict.txt"
+LABELS = "label/dict.txt"
+"""Path of the label dictionary in a task's folder, and in the folder of its checkpoints."""
 
 
 @dataclass
@@ -48,7 +49,7 @@ class SentencesTask(EncoderTask):
     """Classification or, if ``label_dictionary`` is None, regression of single sentences or sentence pairs."""
 
     name = "maelm_sentences"
-    setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), _LABELS)
+    setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), LABELS)
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary | None) -> None:
         # Without the option ``build_model`` sets the limit; fairseq builds the model before it opens any data.
@@ -62,7 +63,7 @@ class SentencesTask(EncoderTask):
         """Load the vocabulary and the labels, and build the task; called by fairseq."""
         if not from_checkpoint:
             remember(cfg, texts=1 + (Path(cfg.data) / "input1").is_dir())
-        labels = Path(cfg.data) / _LABELS
+        labels = Path(cfg.data) / LABELS
         dictionary = load_dictionary(str(Path(cfg.data) / "input0"))
         return cls(cfg, dictionary, Dictionary.load(str(labels)) if labels.is_file() else None)
 

@@ -1,14 +1,18 @@
-"""The rows of a table that `maelm predict` treats as labeled, and its output."""
+"""The rows of a table that `maelm predict` treats as labeled, its labels, its output, and the length of texts."""
 
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from fairseq_maelm.corpus.tables import Example
 from fairseq_maelm.finetuning.predicted import Measure, predict_rows
-from fairseq_maelm.finetuning.sentences.inference import read_rows
+from fairseq_maelm.finetuning.sentences.inference import check_labels, positive_of, read_rows
+from fairseq_maelm.finetuning.sentences.prepare import label_dictionary
+from fairseq_maelm.models.classification import score_texts
 
 NAMES = ["bad", "good"]
 
@@ -66,3 +70,51 @@ def test_the_output_has_ids_texts_and_all_probabilities_and_gaps_for_empty_texts
     assert predicted.text == "value\ttext\ttext_pair\n0.5\ta\tb\n-1.25\tc\td\n" and predicted.metrics is None
     with pytest.raises(ValueError, match="t:3 and all rows after it have no text"):
         predict_rows(examples[1:2], lambda texts: torch.empty(0), NAMES, measure)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "labels", "positive"),
+    [("bad", NAMES, 0), ("", NAMES, None), ("0", ["0", "1"], 0), (None, ["0", "1"], 1), ("gone", ["0", "1"], 1)],
+)
+def test_the_positive_label_is_that_of_training(wanted: str | None, labels: list[str], positive: int | None) -> None:
+    assert positive_of({"criterion": {"positive_label": wanted}}, labels) == positive
+    assert positive_of({"criterion": None}, labels) == (1 if "1" in labels else None)
+
+
+def test_a_folder_with_other_labels_than_the_checkpoints_is_refused(tmp_path: Path) -> None:
+    args = Namespace(checkpoint=tmp_path / "checkpoint_best.pt", vocabulary=tmp_path / "task")
+    check_labels(args, ["good", "great"])
+    (tmp_path / "label").mkdir()
+    label_dictionary(NAMES).save(str(tmp_path / "label" / "dict.txt"))
+    check_labels(args, NAMES)
+    with pytest.raises(ValueError, match=r"fine-tuned on other labels \('bad'\) than those in .*task \('good'\)"):
+        check_labels(args, ["good", "great"])
+
+
+class Lengths(torch.nn.Module):
+    """A hub interface with 9 positions, whose score of a text is its number of tokens: one for each word."""
+
+    dictionary = SimpleNamespace(pad=lambda: 0)
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.task = SimpleNamespace(cfg=SimpleNamespace(), max_positions=lambda: limit)
+
+    @property
+    def model(self) -> "Lengths":
+        return self
+
+    def max_positions(self) -> int:
+        return 9
+
+    def encode(self, text: str, max_length: int) -> torch.Tensor:
+        return torch.ones(len(text.split()[:max_length]), dtype=torch.int64)
+
+    def predict(self, head: str, tokens: torch.Tensor, **unused: Any) -> torch.Tensor:
+        return tokens.sum(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize(("limit", "lengths"), [(6, [2, 6]), (9, [2, 9]), (512, [2, 9])])
+def test_texts_are_truncated_as_in_training(limit: int, lengths: list[int]) -> None:
+    assert score_texts(Lengths(limit), ["a b", "a " * 20], "head")[:, 0].tolist() == lengths
