@@ -31,8 +31,8 @@ def check_config(config: Any) -> None:
         ValueError: an option is wrong; the message names it and the possible values.
     """
     _check_sizes(config)
-    _check_decoder(config)
     _check_positions(config)
+    _check_decoder(config)
     check_backend(str(config.attention))
     refuse_stock_bf16(config)
     if str(config.precision) not in PRECISIONS:

@@ -62,11 +62,14 @@ def fill_from_size(config: Any, name: str) -> None:
             setattr(config, field, value)
 
 
-def aligned_heights(config: Any) -> list[int]:
+def aligned_heights(config: Any) -> range:
     """Return the encoder layers at the heights of the decoder's layers: the last ones without local attention."""
     return global_layers(config)[-config.decoder_layers :]
 
 
-def global_layers(config: Any) -> list[int]:
-    """Return the indices of the encoder layers without local attention."""
-    return list(range(0, config.encoder_layers, config.global_every if config.local_attention else 1))
+def global_layers(config: Any) -> range:
+    """Return the indices of the encoder layers without local attention.
+
+    A list would take gigabytes for an untrusted checkpoint that claims billions of layers.
+    """
+    return range(0, config.encoder_layers, config.global_every if config.local_attention else 1)

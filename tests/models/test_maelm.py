@@ -13,7 +13,7 @@ from support import batch_of, dictionary_of, model_config, model_of, random_sequ
 from fairseq_maelm.models.checks import check_config, warn_of_a_deep_decoder
 from fairseq_maelm.models.maelm import MaelmModel, complete_config
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
-from fairseq_maelm.modules.transformer import DECODER_ATTENTION
+from fairseq_maelm.modules.transformer import CROSS_ONLY, DECODER_ATTENTION
 
 
 def fresh_model(**changes):
@@ -106,7 +106,7 @@ def test_every_layer_norm_has_the_number(attention: str, decoder_layers: int) ->
         model = model_of(layer_norm_eps=eps, decoder_layers=decoder_layers, **changes)
         norms = [part for part in model.modules() if isinstance(part, torch.nn.LayerNorm)]
         # Of the embeddings, of two layers, of the head; a decoder has one in front, and two or three in each layer.
-        in_layer = 2 if attention in ("self", "cross") else 3
+        in_layer = 2 if attention in ("self", *CROSS_ONLY) else 3
         assert len(norms) == 1 + 2 * 2 + 1 + (decoder_layers and 1 + decoder_layers * in_layer)
         assert {each.eps for each in norms} == {eps}
 

@@ -106,6 +106,12 @@ def _shared(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
+def _deep(state: dict[str, Any]) -> dict[str, Any]:
+    """A decoder that reads layer by layer an encoder of far more layers than the file has."""
+    state["cfg"]["model"] |= {"decoder_attention": "aligned_cross", "encoder_layers": 2**32}
+    return state
+
+
 def _laughs(state: dict[str, Any]) -> dict[str, Any]:
     """Lists of lists that share their elements."""
     value: Any = [1] * 50
@@ -156,6 +162,7 @@ def _checkpoints() -> Iterator[Costly]:
     said = "holds .* parameters, but a model with this dict.txt has"
     yield Costly("a width that most weights lack", _saved(_wide), _CHECKPOINT, said)
     yield Costly("900 layers with one weight", _saved(_shared), _CHECKPOINT, "share")
+    yield Costly("billions of layers to read", _saved(_deep), _CHECKPOINT, "at most 1000 layers are supported")
     yield Costly("a configuration that repeats itself", _saved(_laughs), _CHECKPOINT, "configuration .* values")
     yield Costly("records that overlap", _overlapping, _CHECKPOINT, "holds records of|overlap")
 

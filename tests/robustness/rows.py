@@ -148,6 +148,7 @@ _TRAINED = {
     "--decoder-attention cross --decoder-layers 0 --masked-input kept": "needs a decoder: --decoder-layers is 0",
     "--decoder-attention causal_cross --decoder-layers 0 --masked-input kept": "causal_cross needs a decoder",
     "--decoder-attention aligned_cross --decoder-layers 3": "needs an encoder layer without local attention",
+    "--decoder-attention aligned_cross --local-attention 8 --global-every 0": "--global-every must be at least 1",
     "--decoder-attention causal": "invalid choice: 'causal' .choose from",
     "--arch maelm_modern_tiny --decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
     "--decoder-attention cross --encoder-mask-fraction 0.5 --masked-input kept": "combined with --masked-input",
