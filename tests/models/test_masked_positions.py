@@ -110,7 +110,7 @@ def test_any_lengths_and_masks(data):
 
 def test_a_batch_without_masks_costs_nothing():
     net_input, target = batch([5, 7], [[], []])
-    for changes in ({}, {"decoder_attention": "self_cross"}):
+    for changes in ({}, {"decoder_attention": "self_cross"}, {"decoder_layers": 0}):
         model = model_of(**changes)
         loss, extra = model(**net_input, target=target)
         loss.backward()

@@ -15,7 +15,7 @@ def spread(of_distance: Tensor, index: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling():  # the compiler cannot derive the views below for all shapes
         return F.embedding(index, of_distance.t()).permute(0, 3, 1, 2)
-    return of_distance.index_select(1, index.view(-1)).view(-1, *index.shape).transpose(0, 1)
+    return of_distance.index_select(1, index.view(-1)).view(len(of_distance), *index.shape).transpose(0, 1)
 
 
 def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch.dtype) -> Tensor:
