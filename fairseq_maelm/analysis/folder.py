@@ -51,6 +51,6 @@ def _claim(output: Path, recorded: dict[str, Any], command: str) -> None:
 
 
 def fingerprint_of(path: Path) -> str:
-    """Hash a checkpoint's path, size and modification time; hashing its content could take as long as a small run."""
+    """Hash a file's path, size and modification time; hashing its content could take as long as a small run."""
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns)]
     return hashlib.sha256(repr((str(path.resolve()), facts)).encode()).hexdigest()

@@ -43,15 +43,20 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
     recorded = settings.recorded()
     with claimed(output, recorded, "`maelm analyze`"):
         (output / MODELS_FOLDER).mkdir(exist_ok=True)
+        text = _text_fingerprint(settings)
         for name, path in models.items():
             file, fingerprint = output / MODELS_FOLDER / f"{name}.json", fingerprint_of(path)
-            if not file.exists():
-                write_json(file, {**_analyze_one(name, path, settings, device), "fingerprint": fingerprint})
-            elif read_json(file)["fingerprint"] != fingerprint:
+            found = read_json(file) if file.exists() else None
+            if found is None:
+                facts = {"fingerprint": fingerprint, "text_fingerprint": text}
+                write_json(file, {**_analyze_one(name, path, settings, device), **facts})
+            elif found["fingerprint"] != fingerprint:
                 raise ValueError(
                     f"{file} has results of a different model that is also named {name!r}: choose another name or "
                     "folder"
                 )
+            elif found.get("text_fingerprint") != text:
+                raise ValueError(f"{file} has results from before the text changed: choose another --output")
             else:
                 logger.info("%s has results already", name)
         results = [{**read_json(output / MODELS_FOLDER / f"{name}.json"), "settings": recorded} for name in models]
@@ -79,6 +84,12 @@ def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str)
         "subspace": subspace_rows(grams, settings.tau, settings.centered),
         "theorem": theorem_rows(encoder, blocks, chosen, device),
     }
+
+
+def _text_fingerprint(settings: AnalysisSettings) -> str | None:
+    """Return a fingerprint of the file with the text, or None if it is missing, which is refused later."""
+    file = settings.text or Path(f"{settings.data}/{settings.split}.bin")
+    return fingerprint_of(file) if file.is_file() else None
 
 
 def _blocks(encoder: CheckpointEncoder, settings: AnalysisSettings) -> Blocks:

@@ -93,3 +93,13 @@ def test_analysis_of_checkpoints(
         analyze(output, *models, "--data", DATA, *SMALL, "--tau", 0.8)
     with pytest.raises(SystemExit, match="a different model"):
         analyze(output, f"--checkpoint=MLM={CHECKPOINT}", "--data", DATA, *SMALL)
+
+
+def test_models_are_compared_on_one_text(mlm: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("A cook bakes the bread.\n" * 20)
+    known = ("--text", text, "--vocabulary", DATA, *SMALL)
+    analyze(tmp_path / "analysis", f"--checkpoint=MAE-LM={KEPT}", *known)
+    text.write_text("Every sailor takes the harbour home.\n" * 20)
+    with pytest.raises(SystemExit, match="MAE-LM.json has results from before the text changed"):
+        analyze(tmp_path / "analysis", f"--checkpoint=MAE-LM={KEPT}", f"--checkpoint=MLM={mlm}", *known)
