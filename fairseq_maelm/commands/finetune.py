@@ -98,8 +98,9 @@ def run(args: argparse.Namespace) -> None:
         start = {"batch-size": size // share, "finetune-from-model": args.checkpoint, "seed": args.seed}
         return [*train_words({**options, **start}, args.task, args.output, machine), *args.fairseq_options]
 
-    # Options after -- may change it.
-    size = share * configuration_of(words(1)[1:]).dataset.batch_size
+    # Options after -- may change these.
+    config = configuration_of(words(1)[1:])
+    size, recipe.metric = share * config.dataset.batch_size, config.checkpoint.best_checkpoint_metric
     counted = count_updates(words(1), [size], encoder.options["max-positions"])
     start_training(words(counted.updates_per_epoch[size]), args, f"fine-tuning on {args.task}")
     if is_first_rank() and not args.dry_run:

@@ -35,7 +35,8 @@ class Recipe:
     Attributes:
         task: the task's name in tables.
         data: the task's folder, relative to the folder of all data.
-        metric: the validation metric for choosing the checkpoint and the setting; larger is better.
+        metric: the validation metric for choosing the checkpoint and the setting; larger is better, except for the
+            loss, which can choose checkpoints only.
         metrics: the metrics to report, ``metric`` included.
         options: options of fairseq-train, without leading dashes; True is a flag.
         search: option -> values to try; must contain lr, batch-size, epochs (passes over the training data) and warm-up
@@ -71,7 +72,7 @@ def check_name(name: Any, what: str) -> str:
 
 
 def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
-    """Read recipes; raise ValueError if two recipes have the same task."""
+    """Read recipes for a sweep; raise ValueError if two recipes have the same task, or the loss is their metric."""
     recipes: dict[str, Recipe] = {}
     for path in paths:
         recipe = read_recipe(path)
@@ -79,6 +80,8 @@ def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
             raise ValueError(
                 f"two recipes for the task {recipe.task}: {recipes[recipe.task].path} and {path}; give one of them"
             )
+        if recipe.metric == "loss":
+            raise ValueError(f"the recipe {path}: a sweep chooses by a metric of which more is better, not by the loss")
         recipes[recipe.task] = recipe
     return list(recipes.values())
 

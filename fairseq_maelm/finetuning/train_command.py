@@ -91,7 +91,7 @@ def run_options(
     options = {
         **_FINE_TUNING,
         "best-checkpoint-metric": recipe.metric,
-        "maximize-best-checkpoint-metric": True,
+        "maximize-best-checkpoint-metric": recipe.metric != "loss",
         **recipe.options,
         **sizes,
         **rest,

@@ -52,6 +52,14 @@ def test_schedule_and_table_4() -> None:
     assert options("sentences_regression")["best-checkpoint-metric"] == "pearson"
 
 
+def test_the_best_checkpoint_has_the_lowest_loss_or_the_highest_metric() -> None:
+    recipe = read_recipe(Path("sentences"))
+    for metric, largest in (("mcc", True), ("loss", False)):
+        recipe.metric = metric
+        found = run_options(recipe, encoder(), recipe.setting, 10)
+        assert found["best-checkpoint-metric"] == metric and found["maximize-best-checkpoint-metric"] is largest
+
+
 @pytest.mark.parametrize(("width", "factor"), [(1024, 1), (768, 1), (384, 4), (256, 9), (128, 36)])
 def test_narrow_encoders_get_higher_rates(width: int, factor: float) -> None:
     assert rate_for_width(3e-5, width) == pytest.approx(factor * 3e-5)
