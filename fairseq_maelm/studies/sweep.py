@@ -89,6 +89,16 @@ def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[A
     return searches
 
 
+def refuse_searched(options: Sequence[str], searches: Mapping[str, Search]) -> None:
+    """Raise a UsageError if options of fairseq-train for all runs have a name of a grid, whose values they override."""
+    given = {word.partition("=")[0].removeprefix("--") for word in options if word.startswith("--")}
+    for name in (name for search in searches.values() for name in search if name in given):
+        raise UsageError(
+            f"--options: --{name} would override every value of {name} in the grid: choose a part of the grid with "
+            "--only, or change the recipe"
+        )
+
+
 def settings_of(search: Search) -> dict[str, dict[str, Any]]:
     """Return all settings of a grid: folder name -> option -> value."""
     points = [dict(zip(search, values)) for values in itertools.product(*search.values())]
@@ -143,7 +153,9 @@ class Sweep:
         for name, values in args.only:
             choices[name] = (*choices.get(name, ()), *values)
         tasks, self.counted = {}, dict[tuple[str, int], Counted]()
-        for task, search in choose(recipes, args.large, choices).items():
+        searches = choose(recipes, args.large, choices)
+        refuse_searched(args.options, searches)
+        for task, search in searches.items():
             recipe, settings = self.recipes[task], settings_of(search)
             tasks[task] = {
                 "data": args.data.resolve() / recipe.data, "metric": recipe.metric, "metrics": recipe.metrics,

@@ -7,7 +7,8 @@ import pytest
 
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.finetuning.recipe import Recipe
-from fairseq_maelm.studies.sweep import choose, settings_of, tidy
+from fairseq_maelm.options import UsageError
+from fairseq_maelm.studies.sweep import choose, refuse_searched, settings_of, tidy
 
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32), "epochs": (3,), "warm-up": (0.06,)}
 
@@ -37,6 +38,13 @@ def test_a_part_of_the_grid() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             choose(recipes, False, choice)
+
+
+def test_options_for_all_runs_are_none_of_the_grid() -> None:
+    refuse_searched(["--dropout", "0.2", "--batch-size-valid=8", "lr"], {"RTE": SEARCH})
+    for options in (["--batch-size", "8"], ["--dropout", "0.2", "--lr=1"]):
+        with pytest.raises(UsageError, match="would override every value of (batch-size|lr) in the grid"):
+            refuse_searched(options, {"RTE": SEARCH})
 
 
 # Checkpoints
