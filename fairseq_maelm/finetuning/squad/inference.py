@@ -41,7 +41,8 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
         question: the question.
         context: the text.
         threshold: "no answer" is returned if (score of no answer - score of the best text) > ``threshold``, in logits;
-            infinity always returns a text. By default the task's ``--null-threshold``.
+            infinity always returns a text. By default the task's ``--null-threshold``, or infinity with
+            ``--squad-version 1.1``.
 
     Raises:
         ValueError: the checkpoint cannot answer, or the question or the context is empty.
@@ -51,7 +52,8 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
 
 def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: float | None) -> SpanAnswer:
     """Choose one of a question's answers from ``answer_questions``; ``threshold`` is as in ``answer``."""
-    threshold = hub.task.cfg.null_threshold if threshold is None else threshold
+    if threshold is None:
+        threshold = math.inf if str(hub.task.cfg.squad_version) == "1.1" else hub.task.cfg.null_threshold
     if math.isnan(threshold):
         raise ValueError("the threshold must be a number, in logits, or infinity, but not NaN")
     null = next(each for each in answers if each.begin < 0)

@@ -8,6 +8,7 @@ import pytest
 from fairseq.logging import metrics
 from support import dictionary_of, logged_metrics, model_config
 
+from fairseq_maelm.finetuning.squad.inference import SpanAnswer, choose
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE
 from fairseq_maelm.finetuning.squad.task import SquadTask, SquadTaskConfig
 from finetuning.squad.world import split_of
@@ -93,3 +94,11 @@ def test_metrics_of_an_unfinished_set_are_no_numbers():
     task.datasets["valid"] = task.dataset_of(split_of(("cat", CONTEXT, "cat"), ("mat", CONTEXT, None)), "valid")
     found = metrics_of(task, np.array([(0, 1, 1, 0.0, 0.0)], dtype=WINDOW_DTYPE))
     assert np.isnan(found["best_f1"]) and np.isnan(found["exact"])
+
+
+@pytest.mark.parametrize(("version", "text"), [("auto", ""), ("2.0", ""), ("1.1", "cat")])
+def test_version_1_answers_with_a_text_unless_a_threshold_is_given(version, text):
+    hub = SimpleNamespace(task=task_of(squad_version=version))
+    answers = [SpanAnswer("", -1, -1, 5.0, 0.9), SpanAnswer("cat", 0, 3, 1.0, 0.1)]
+    assert choose(hub, answers, None).text == text
+    assert [choose(hub, answers, threshold).text for threshold in (0.0, 4.0)] == ["", "cat"]
