@@ -158,7 +158,7 @@ def _checkpoints() -> Iterator[Costly]:
     for option in ("restore-file", "finetune-from-model"):
         line = f"pretrain {{data}} --output {{new}} {TRAIN} --{option} {{bad}}"
         yield Costly(f"--{option} that calls bytearray", array, line, "holds .*bytearray")
-    yield Costly("a decoder's table of positions", _saved(_rotary), _CHECKPOINT, "max_positions to 20000000")
+    yield Costly("a decoder's table of positions", _saved(_rotary), _CHECKPOINT, "max_positions 20000000, but")
     said = "holds .* parameters, but a model with this dict.txt has"
     yield Costly("a width that most weights lack", _saved(_wide), _CHECKPOINT, said)
     yield Costly("900 layers with one weight", _saved(_shared), _CHECKPOINT, "share")
@@ -233,7 +233,7 @@ def _folders() -> Iterator[Costly]:
     said = r"holds \S*os.system, which is not plain data and is not loaded$"
     yield Costly("pytorch_model.bin that calls system", _with_pickle(body), _FOLDER, said)
     for shard in ("../elsewhere.safetensors", "{0}/elsewhere.safetensors"):
-        yield Costly(f"a shard at {shard}", _sharded(shard), _FOLDER, "must name files in this folder")
+        yield Costly(f"a shard at {shard}", _sharded(shard), _FOLDER, "may only name files in this folder")
 
 
 # Tokenizers
