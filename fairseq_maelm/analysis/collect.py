@@ -30,6 +30,7 @@ from fairseq_maelm.data.masking import MaskDraw, MaskingScheme, draw_masks
 from fairseq_maelm.data.masking_variants import VisibleTokens, encoder_input
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.models.batched_inference import batches_by_length
+from fairseq_maelm.text.cleaning import clean_text
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ _ORDER = 7
 
 
 class TextBlocks:
-    """Blocks of whole lines from a text file, never across documents, as in pretraining.
+    """Blocks of whole lines from a text file, cleaned and never across documents, as in pretraining.
 
     Args:
         path: UTF-8 text with one paragraph per line and a blank line between documents.
@@ -55,7 +56,7 @@ class TextBlocks:
         numbered = numbered_lines(path)
         for _, line in tqdm(numbered, desc=f"reading {path.name}", unit=" lines", leave=False, mininterval=1.0):
             # A line without tokens is a lone end symbol, the blank line between documents.
-            lines.append([*encoder.encode_line(line), vocabulary.line_end])
+            lines.append([*encoder.encode_line(clean_text(line)), vocabulary.line_end])
             tokens -= len(lines[-1]) if len(lines[-1]) > 1 else 0
             if tokens <= 0:
                 break

@@ -135,8 +135,10 @@ def test_blocks_are_chosen_up_to_the_token_limit() -> None:
 
 
 def test_lines_are_packed_within_documents(tmp_path: Path) -> None:
-    encoder: Any = SimpleNamespace(vocabulary=VOCABULARY, encode_line=lambda line: list(map(int, line.split())))
-    (tmp_path / "text.txt").write_text("10 11\n12\n13 14 15\n\n16\n17 18 19 20 21 22\n23\n")
+    encoder: Any = SimpleNamespace(
+        vocabulary=VOCABULARY, encode_line=lambda line: list(map(int, line.split(" "))) if line else []
+    )
+    (tmp_path / "text.txt").write_text("10  11 \n12\n13 14 15\n\n16\n17 18 19 20 21 22\n23\n")
     blocks = TextBlocks(tmp_path / "text.txt", encoder, 6, 100)
     packed = [[0, 10, 11, 2, 12, 2], [0, 13, 14, 15, 2], [0, 16, 2], [0, 17, 18, 19, 20, 21], [0, 22, 2, 23, 2]]
     assert [block.tolist() for block in blocks] == packed and blocks.sizes.tolist() == [6, 5, 3, 6, 5]
