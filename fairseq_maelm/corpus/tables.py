@@ -108,9 +108,11 @@ def read_table(
     chosen = _choose(columns, cells, texts, first[0], label_optional)
     if isinstance(cells, dict) or not columns.named:
         rows = itertools.chain([first], rows)
+    numbers = {*chosen.texts, chosen.label, chosen.id} - {None}
+    one_column = len(cells) == 1 and (chosen.width == 1 or numbers == {0})
     for place, row in rows:
         # An editor's empty line at the end of a file; in a table of one column it is an empty text.
-        if row == [""] and chosen.width != 1:
+        if row == [""] and not one_column:
             continue
         example = _example(place, row, chosen)
         if not complete(example.texts):

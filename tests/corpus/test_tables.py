@@ -82,7 +82,10 @@ def test_a_text_of_a_pair_may_be_empty_where_that_is_allowed(tmp_path: Path) -> 
 def test_empty_lines_are_rows_only_in_a_table_of_one_column(tmp_path: Path) -> None:
     one = write(tmp_path / "one.tsv", "a\n\nb\n")
     assert rows(one, texts=1, complete=bool) == [("a", None), ("", None), ("b", None)]
-    assert rows(write(tmp_path / "two.tsv", "a\tb\n\nc\td\n")) == [("a", "b"), ("c", "d")]
+    assert rows(one, "0", complete=bool) == [("a", None), ("", None), ("b", None)]
+    two = write(tmp_path / "two.tsv", "a\tb\n\nc\td\n")
+    assert rows(two) == rows(two, "0", None, "1") == [("a", "b"), ("c", "d")]
+    assert rows(two, "0") == [("a", None), ("c", None)]
 
 
 @pytest.mark.parametrize(
