@@ -155,7 +155,9 @@ def count_updates(words: Sequence[str], batch_sizes: Sequence[int], positions: i
         ).frozen_batches
         examples = sum(len(batch) for batch in batches)
         updates[size] = math.ceil(len(batches) / config.optimization.update_freq[0])
-    if examples < len(dataset):
-        counts = f"{len(dataset) - examples:,}", f"{len(dataset):,}", longest
+    # Those that training uses; it leaves out questions without a located answer.
+    used = len(dataset.ordered_indices())
+    if examples < used:
+        counts = f"{used - examples:,}", f"{used:,}", longest
         logger.warning("%s of %s training examples are longer than %s tokens and will not be seen", *counts)
     return Counted(examples, updates)

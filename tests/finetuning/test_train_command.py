@@ -5,12 +5,17 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fairseq.data import Dictionary
+from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
 
 from fairseq_maelm.commands.finetune import default_recipe
+from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.finetuning import train_command
 from fairseq_maelm.finetuning.recipe import read_recipe
-from fairseq_maelm.finetuning.train_command import Encoder, rate_for_width, run_options, train_words
+from fairseq_maelm.finetuning.train_command import Encoder, count_updates, rate_for_width, run_options, train_words
 from fairseq_maelm.training.options import Machine
 
 
@@ -101,6 +106,23 @@ def test_the_machine(machine: Machine, expected: str) -> None:
     words = train_words({"lr": 1e-3, "no-save": False}, Path("task"), Path("run"), machine)
     assert shlex.join(words).endswith(f" --save-dir run --log-format json --no-epoch-checkpoints --lr 0.001 {expected}")
     assert words[:2] == ["fairseq-train", "task"] and "--no-save" not in words
+
+
+@pytest.mark.parametrize(("longest", "told"), [(9, []), (8, ["1 of 3 training examples are longer than 8 tokens"])])
+def test_updates_of_an_epoch_and_a_warning_about_long_examples(
+    longest: int, told: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = {"dataset": {"max_tokens": None, "required_batch_size_multiple": 1}, "common": {"seed": 1}}
+    config = OmegaConf.create({"task": {}, "optimization": {"update_freq": [2]}, **parts})
+    task = FairseqTask(config.task)
+    # As in SQuAD, training does not use one of them.
+    task.datasets["train"] = BatchDataset(np.array([3, 4, 9, 5]), "shortest", used=np.array([0, 1, 2]))
+    task.load_dataset, task.max_positions = lambda *unused, **unused_too: None, lambda: longest
+    monkeypatch.setattr(train_command, "configuration_of", lambda words: config)
+    monkeypatch.setattr(train_command.tasks, "setup_task", lambda cfg: task)
+    counted = count_updates(["fairseq-train", "."], [1, 2, 3], longest)
+    assert counted == ((3, {1: 2, 2: 1, 3: 1}) if longest == 9 else (2, {1: 1, 2: 1, 3: 1}))
+    assert [message.partition(" and will")[0] for message in caplog.messages] == told
 
 
 def test_the_recipe_is_that_of_the_data(tmp_path: Path) -> None:
