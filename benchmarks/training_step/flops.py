@@ -226,7 +226,9 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]
         if width != encoder.embed_dim:
             projected = [predicted if model.decoder_attention in _CROSS_ONLY else batch.length]
             if model.decoder_attention != "self":
-                projected.append(batch.visible)
+                # With "aligned_cross" each layer reads other states.
+                read = decoder.layers if model.decoder_attention == "aligned_cross" else 1
+                projected += [batch.visible] * read
             products += [
                 MatrixProduct("decoder", "input projection", 1, sequences * rows, encoder.embed_dim, width)
                 for rows in projected
