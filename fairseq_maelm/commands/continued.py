@@ -87,10 +87,11 @@ def _prediction(checkpoint: Checkpoint, objective: str, options: dict[str, Any])
     """
     if not checkpoint.has_decoder and objective == "mlm":
         return _MLM
-    if not checkpoint.has_decoder and options.get("decoder-attention") == "aligned_cross":
-        return {"decoder-layers": min(options["decoder-layers"], len(global_layers(checkpoint.config.model)))}
     if not checkpoint.has_decoder:
-        return {}
+        layers, aligned = options.get("decoder-layers"), options.get("decoder-attention") == "aligned_cross"
+        if not aligned or not isinstance(layers, int):
+            return {}
+        return {"decoder-layers": min(layers, len(global_layers(checkpoint.config.model)))}
     if objective == "mlm":
         raise ValueError(
             f"{checkpoint.path} predicts masked tokens by its decoder, so its encoder cannot be trained by --objective "

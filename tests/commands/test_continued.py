@@ -42,3 +42,10 @@ def test_a_new_decoder_has_no_more_layers_than_it_can_copy(encoder, given, expec
     assert (found["decoder-layers"], found["decoder-attention"]) == (expected, "aligned_cross")
     mlm = continued.continue_from(recipe, (), *arguments[1:], "mlm", None)["options"]
     assert mlm["decoder-layers"] == 0
+
+
+@pytest.mark.parametrize("layers", [{}, {"decoder-layers": None}, {"decoder-layers": "two"}], ids=str)
+def test_layers_that_are_no_number_are_left_to_fairseq_train(layers: dict[str, Any]) -> None:
+    """A recipe without them, ``--set decoder-layers=none``, and a value that fairseq-train refuses in one line."""
+    options = {"decoder-attention": "aligned_cross", **layers}
+    assert continued._prediction(SimpleNamespace(has_decoder=False), "mae-lm", options) == {}
