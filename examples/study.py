@@ -124,7 +124,12 @@ def updates_of(plan: Mapping[str, Any], options: Mapping[str, Any], share: float
     """Return the updates of a share of a pretraining: as many for all rows, or those of equally many tokens."""
     if "updates" in plan:
         return round(share * plan["updates"])
-    return math.ceil(round(share * plan["tokens"]) / options["max-tokens"])
+    return math.ceil(round(share * plan["tokens"]) / tokens_of_update(options))
+
+
+def tokens_of_update(options: Mapping[str, Any]) -> int:
+    """Return the tokens of an update of a row; its "update-freq" counts the passes over all GPUs."""
+    return int(options["max-tokens"]) * int(options.get("update-freq", 1))
 
 
 def _row_words(places: Any, is_first: bool = False) -> list[str]:
@@ -137,10 +142,10 @@ def _row_words(places: Any, is_first: bool = False) -> list[str]:
     passes, gpus = options.get("update-freq", 1), max(1, machine.gpus)
     if passes % gpus:
         raise ValueError(f"update-freq {passes} must be a multiple of the {gpus} GPUs of a process")
-    if "update-freq" in options:
-        options["update-freq"] = passes // gpus
     interval = max(1, round(updates_of(plan, options) / plan["validations"]))
     updates = updates_of(plan, options, share)
+    if "update-freq" in options:
+        options["update-freq"] = passes // gpus
     own = run_options(options, updates, interval, machine, int(places.get("seed", 1)), decays=not is_first)
     return ["--user-dir", str(USER_DIR), *words_of({**PRETRAINING, **own})]
 
@@ -178,7 +183,7 @@ def training_flops(options: Mapping[str, Any], vocabulary: int) -> float:
     settings["mask_prob"] = settings["mask_prob"] if end is None else (settings["mask_prob"] + end) / 2
     model = ModelShape.from_config(config, vocabulary)
     per_token = flops_per_token(model, BatchShape.from_config(SimpleNamespace(**settings)))
-    return per_token + (muon_flops(model) / options["max-tokens"] if options["optimizer"] == "muon" else 0.0)
+    return per_token + (muon_flops(model) / tokens_of_update(options) if options["optimizer"] == "muon" else 0.0)
 
 
 @cache

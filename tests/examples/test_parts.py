@@ -17,12 +17,18 @@ CONTENT = yaml.safe_load(PARTS.read_text(encoding="utf-8"))
 
 
 @pytest.fixture
-def args(tmp_path: Path) -> Any:
-    """The command line of the study of all rows."""
+def words(tmp_path: Path) -> list[str]:
+    """The words of the study of all rows."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "dict.txt").touch()
-    return rows.parse([str(PARTS), str(data), str(tmp_path / "out"), "--precision", "bf16"])
+    return [str(PARTS), str(data), str(tmp_path / "out"), "--precision", "bf16"]
+
+
+@pytest.fixture
+def args(words: list[str]) -> Any:
+    """The command line of the study of all rows."""
+    return rows.parse(words)
 
 
 def commands(args: Any) -> dict[str, list[list[str]]]:
@@ -42,6 +48,13 @@ def test_rows_are_pretrained_on_equally_many_tokens(args: Any) -> None:
     for parts in commands(args).values():
         tokens = sum(int(value(words, "--max-update")) * int(value(words, "--max-tokens")) for words in parts)
         assert tokens == pytest.approx(CONTENT["tokens"], rel=1e-3)
+
+
+def test_several_batches_of_an_update_count_as_tokens(words: list[str]) -> None:
+    for parts in commands(rows.parse([*words, "--set", "update-freq=4"])).values():
+        assert {value(words, "--update-freq") for words in parts} == {"4"}
+        tokens = sum(4 * int(value(words, "--max-update")) * int(value(words, "--max-tokens")) for words in parts)
+        assert tokens == pytest.approx(CONTENT["tokens"], rel=4e-3)
 
 
 def test_options_of_a_row_are_those_of_its_parts(args: Any) -> None:

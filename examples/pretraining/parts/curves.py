@@ -42,7 +42,7 @@ def curve(folder: Path, name: str, run: dict[str, Any], tokens: int) -> Curve:
     """Return the losses on held-out text in bits, by the tokens read until then."""
     parts = {name: 0} if run["first"] is None else {f"{name}.first": 0, name: round(run["first"]["share"] * tokens)}
     return {
-        before + updates * run["options"]["max-tokens"]: loss
+        before + updates * study.tokens_of_update(run["options"]): loss
         for part, before in parts.items()
         for updates, loss in study.losses(folder / "runs" / part / "pretraining.log").items()
     }
@@ -59,7 +59,7 @@ def line_of(own: list[tuple[dict[str, Any], Curve, dict[str, Any]]], tokens: int
     return {
         "row": run["row"], "objective": run["objective"], "seeds": len(own), **near, "loss": mean(ends),
         "spread": max(ends) - min(ends), "MFLOP a token": study.training_flops(run["options"], vocabulary) / 1e6,
-        "tokens/s": median(speeds) * run["options"]["max-tokens"] if speeds else math.nan,
+        "tokens/s": median(speeds) * study.tokens_of_update(run["options"]) if speeds else math.nan,
     }  # fmt: skip
 
 
