@@ -20,6 +20,7 @@ from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.cleaning import checked_examples
+from fairseq_maelm.text.tokenizer import ImportedTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,10 @@ def find_prompter(
         if own is None:
             raise ValueError("the checkpoint was not fine-tuned with a prompt: give a prompt")
         return own
+    if isinstance(hub.tokenizer, ImportedTokenizer):
+        raise ValueError(
+            "prompts need a vocabulary of sentencepiece, but the checkpoint has an imported tokenizer.json"
+        )
     if isinstance(prompt, str):
         prompt = find_prompt(prompt) if label_words is None else Prompt("prompt", prompt, dict(label_words))
     return Prompter(prompt, hub.tokenizer, several_pieces, min(prompt.max_length, hub.model.max_positions()))

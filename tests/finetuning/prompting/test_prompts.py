@@ -2,10 +2,13 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from fairseq_maelm.finetuning.prompting.inference import find_prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompt, find_prompt
+from fairseq_maelm.text.tokenizer import ImportedTokenizer
 
 from .words import prompter_of
 
@@ -128,3 +131,11 @@ def test_label_words_of_several_pieces_are_refused_or_counted():
 def test_label_words_that_cannot_work_are_refused(words, message):
     with pytest.raises(ValueError, match=message):
         words_of(words, uncased=True)
+
+
+def test_a_vocabulary_that_cannot_spell_parts_of_a_text_is_refused():
+    hub = SimpleNamespace(
+        tokenizer=ImportedTokenizer.__new__(ImportedTokenizer), model=SimpleNamespace(max_positions=lambda: 512)
+    )
+    with pytest.raises(ValueError, match=r"the checkpoint has an imported tokenizer\.json"):
+        find_prompter(hub, "SST-2")
