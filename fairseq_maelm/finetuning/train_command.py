@@ -128,7 +128,7 @@ def count_updates(words: Sequence[str], batch_sizes: Sequence[int], positions: i
 
     Args:
         words: command line: fairseq-train, the task's folder, and all options of a run.
-        batch_sizes: numbers of examples per batch.
+        batch_sizes: numbers of examples per batch, over all GPUs.
         positions: maximum number of tokens that the encoder accepts.
 
     Raises:
@@ -142,11 +142,13 @@ def count_updates(words: Sequence[str], batch_sizes: Sequence[int], positions: i
     task.load_dataset("train", combine=True, epoch=1)
     dataset, updates, examples = task.dataset("train"), {}, 0
     longest = utils.resolve_max_positions(task.max_positions(), positions, config.dataset.max_tokens)
+    # --batch-size and --max-tokens limit the batches of each GPU.
+    gpus = config.distributed_training.distributed_world_size
     for size in batch_sizes:
         batches = task.get_batch_iterator(
             dataset=dataset,
             max_tokens=config.dataset.max_tokens,
-            max_sentences=size,
+            max_sentences=max(1, size // gpus),
             max_positions=longest,
             ignore_invalid_inputs=True,
             required_batch_size_multiple=config.dataset.required_batch_size_multiple,
@@ -154,7 +156,7 @@ def count_updates(words: Sequence[str], batch_sizes: Sequence[int], positions: i
             disable_iterator_cache=True,
         ).frozen_batches
         examples = sum(len(batch) for batch in batches)
-        updates[size] = math.ceil(len(batches) / config.optimization.update_freq[0])
+        updates[size] = math.ceil(math.ceil(len(batches) / gpus) / config.optimization.update_freq[0])
     # Those that training uses; it leaves out questions without a located answer.
     used = len(dataset.ordered_indices())
     if examples < used:

@@ -113,7 +113,8 @@ def test_updates_of_an_epoch_and_a_warning_about_long_examples(
     longest: int, told: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = {"dataset": {"max_tokens": None, "required_batch_size_multiple": 1}, "common": {"seed": 1}}
-    config = OmegaConf.create({"task": {}, "optimization": {"update_freq": [2]}, **parts})
+    ranks = {"distributed_training": {"distributed_world_size": 1}}
+    config = OmegaConf.create({"task": {}, "optimization": {"update_freq": [2]}, **parts, **ranks})
     task = FairseqTask(config.task)
     # As in SQuAD, training does not use one of them.
     task.datasets["train"] = BatchDataset(np.array([3, 4, 9, 5]), "shortest", used=np.array([0, 1, 2]))
@@ -124,6 +125,11 @@ def test_updates_of_an_epoch_and_a_warning_about_long_examples(
     assert counted == ((3, {1: 2, 2: 1, 3: 1}) if longest == 9 else (2, {1: 1, 2: 1, 3: 1}))
     own = [record.getMessage() for record in caplog.records if record.name == train_command.__name__]
     assert [message.partition(" and will")[0] for message in own] == told
+    # Two GPUs, with updates of 12 tokens at most on each: 3 + 4 | 5 + 6, then 9 alone.
+    config.optimization.update_freq, config.dataset.max_tokens = [1], 12
+    config.distributed_training.distributed_world_size = 2
+    task.datasets["train"] = BatchDataset(np.array([3, 4, 9, 5, 6]), "shortest")
+    assert count_updates(["fairseq-train", "."], [8], longest).updates_per_epoch == {8: 2 if longest == 9 else 1}
 
 
 def test_the_recipe_is_that_of_the_data(tmp_path: Path) -> None:
