@@ -47,8 +47,9 @@ def named_path(text: str) -> tuple[str, Path]:
 def check_names(models: list[tuple[str, Path]]) -> None:
     """Refuse models with the same name."""
     names = [name for name, _ in models]
-    if len(set(names)) < len(names):
-        raise UsageError(f"two models have the same name: give {', '.join(names)} different names")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UsageError(f"several models are named {', '.join(repeated)}: give each model its own name")
 
 
 def run(args: argparse.Namespace) -> None:

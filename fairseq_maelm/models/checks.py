@@ -83,8 +83,8 @@ def refuse_stock_bf16(config: Any) -> None:
         is_set = False
     if is_set:
         raise ValueError(
-            "fairseq's --bf16 and --memory-efficient-bf16 (common.bf16) ask for a TPU or round the weights "
-            "in checkpoints: use --precision bf16 (model.precision=bf16) instead"
+            "with fairseq's --bf16 or --memory-efficient-bf16, fairseq-train looks for a TPU, and with common.bf16 "
+            "fairseq-hydra-train rounds the weights in checkpoints: use --precision bf16 (model.precision=bf16) instead"
         )
 
 

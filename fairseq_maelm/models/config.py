@@ -51,10 +51,11 @@ class MaelmModelConfig(FairseqDataclass):
     )
     decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = option(  # type: ignore[valid-type]
         None,
-        help="what the decoder attends to: 'self' its own states (the paper's MAE-LM); 'cross' the encoder's "
-        "output, for predicted positions only; 'aligned_cross' the same, but each layer reads the input of the encoder "
-        "layer at its height; 'self_cross' both; 'causal_cross' the encoder's output and earlier tokens, to predict "
-        f"every token as in BART ({_OF_SIZE})",
+        help="what the decoder attends to. 'self': its own states (the paper's MAE-LM). 'cross': the encoder's output; "
+        "only predicted positions are computed. 'aligned_cross': like 'cross', but the decoder's layers are paired "
+        "with the encoder's last layers without local attention, and each attends to its partner's input; the last "
+        "attends to the encoder's output. 'self_cross': its own states and the encoder's output. 'causal_cross': "
+        f"earlier tokens and the encoder's output, to predict every token as in BART ({_OF_SIZE})",
     )
     decoder_embed_dim: Optional[int] = option(None, help=f"decoder width ({_OF_ENCODER})")
     decoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width in the decoder ({_OF_ENCODER})")
@@ -71,8 +72,8 @@ class MaelmModelConfig(FairseqDataclass):
     )
     decoder_positions: Optional[ChoiceEnum(list(POSITIONS))] = option(  # type: ignore[valid-type]
         None,
-        help="positions in the decoder: a table of embeddings, without the encoder's relative bias, or rotary "
-        f"positions ({_OF_ENCODER})",
+        help="positions in the decoder, which has no relative bias: a table of embeddings, or rotary positions "
+        f"({_OF_ENCODER})",
     )
     rotary_base: Optional[int] = option(
         None, help=f"base of the rotary positions; their longest wavelength is 2 pi times the base ({_OF_SIZE})"

@@ -130,8 +130,8 @@ def _groups(params: Iterable[Any]) -> list[dict[str, Any]]:
         kinds[getattr(param, "param_group", "decayed" if param.ndim > 1 else UNDECAYED)].append(param)
     if not kinds[HIDDEN]:
         raise ValueError(
-            "--optimizer muon finds no hidden matrices to train: with --fp16 add --fp16-no-flatten-grads; for a "
-            "sharded model, or one of another package, choose another optimizer"
+            "--optimizer muon finds no hidden matrices to train. With --fp16, add --fp16-no-flatten-grads. If the "
+            "model is sharded or not a model of this package, choose another optimizer"
         )
     return [{"params": chosen, "kind": kind} for kind, chosen in kinds.items()]
 

@@ -47,12 +47,13 @@ class ExportSettings:
         None,
         type=_format,
         choices=(*FORMATS, "fairseq"),
-        help="format of the folder. Stock models of transformers: mpnet for T5's buckets 32/128; roberta, "
-        "xlm-roberta, camembert, bert, distilbert and electra for --relative-buckets none; modernbert for the "
-        "architectures maelm_modern_*. maelm: all other models, to be opened with trust_remote_code=True (the folder "
-        "has their code) or after `import fairseq_maelm.hf`. fairseq: a checkpoint without the optimizer's state, "
-        "with its vocabulary. Default: for an imported model its original format, with its ids and tokenizer files; "
-        "otherwise a stock model that computes the same, or else maelm",
+        help="format of the folder. Opened by stock transformers: 'mpnet' (for --relative-buckets t5 with 32 buckets "
+        "and distance 128), 'roberta', 'xlm-roberta', 'camembert', 'bert', 'distilbert', 'electra' (for "
+        "--relative-buckets none) and 'modernbert' (for the architectures maelm_modern_*). 'maelm' is for all other "
+        "models; it is opened with trust_remote_code=True (the folder has the code) or after `import "
+        "fairseq_maelm.hf`. 'fairseq' is a fairseq checkpoint with its vocabulary, without the optimizer's state. "
+        "Default: the original format of an imported model, with its ids and tokenizer files; otherwise a stock format "
+        "that gives the same results, or 'maelm' if there is none",
     )
     averaged_weights: bool = option(
         False, help="export the running average of the weights, which training with --store-ema saves"

@@ -64,8 +64,8 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
         raise refuse(path, f"its {section} must be one of {', '.join(OF_FAIRSEQ[section])}, not {shown(name)}")
     if not (folder / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(
-            f"there is no {DICTIONARY_FILE} in {folder}: give the folder of the dictionary that the checkpoint was "
-            "trained with as --vocabulary"
+            f"there is no {DICTIONARY_FILE} in {folder}: with --vocabulary, give the folder of the dictionary with "
+            "which the checkpoint was trained"
         )
     dictionary = load_dictionary(str(folder))
     model = _build(path, sections["model"], state["model"], dictionary)
