@@ -112,9 +112,10 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
     Instead of a path, "random:NAME" means a model with random weights and the sizes of the checkpoint NAME; "random"
     takes the sizes of the first checkpoint that has a path.
     """
-    if len({name for name, _ in named}) < len(named):
-        names = ", ".join(name for name, _ in named)
-        raise UsageError(f"two checkpoints have the same name: give {names} different names")
+    names = [name for name, _ in named]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UsageError(f"several checkpoints are named {', '.join(repeated)}: give each checkpoint its own name")
     read = {}
     for name, value in named:
         check_name(name, "the name of a checkpoint")

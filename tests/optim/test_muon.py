@@ -251,7 +251,7 @@ def test_schedules_reach_all_parameters(schedule: dict[str, Any]) -> None:
 
 def test_needs_matrices_with_their_shapes() -> None:
     flat = nn.Parameter(torch.cat([param.detach().view(-1) for param in parameters()]))
-    with pytest.raises(ValueError, match="no hidden matrices to train: with --fp16 add --fp16-no-flatten-grads"):
+    with pytest.raises(ValueError, match="no hidden matrices to train. With --fp16, add --fp16-no-flatten-grads"):
         FairseqMuon(MuonConfig(**OPTIONS), [flat])
     # fairscale passes each rank its part of the groups.
     groups = MuonAdamW(parameters()).param_groups

@@ -90,7 +90,7 @@ evaluate squad {squad.json} {predictions.json} --threshold 0 | applies to the sc
 evaluate squad {squad.json} {predictions.json} --null-odds {odds.json} --squad-version 1.1 | every question has
 predict {text.txt} --keep-labels --checkpoint {tagger} --vocabulary {tagging} | plain text has no labels
 predict {words.conll} --column UPOS --checkpoint {tagger} --vocabulary {tagging} | must be a number
-analyze --checkpoint a={pretrained} --checkpoint a={pretrained} --data {data} --output {new} | have the same name
+analyze --checkpoint a={pretrained} --checkpoint a={pretrained} --data {data} --output {new} | models are named a
 analyze --checkpoint a={pretrained} --data {data} --output {new} --layers 0 9 | has no layer 9
 probe --checkpoint a={pretrained} --vocabulary {data} --output {new} | nothing to probe
 probe --checkpoint a={pretrained} --text {text.txt} --vocabulary {data} --output {new} --layers 9 | has no layer 9
@@ -102,7 +102,7 @@ sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --onl
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --large | has no grid for large models
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --gpus 0 --jobs 2 | give neither --jobs nor
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --precision fp16 | fp16 needs a GPU
-sweep sentences --data {folder} --checkpoint a={pretrained} --checkpoint a=random --output {new} | have the same name
+sweep sentences --data {folder} --checkpoint a={pretrained} --checkpoint a=random --output {new} | are named a
 sweep sentences --data {folder} --checkpoint x=random:y --output {new} | takes its size from another checkpoint
 report {data} | is not the folder of a study
 sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
