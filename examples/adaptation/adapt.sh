@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Adapt an encoder to a domain without <mask> in its input; `maelm pretrain DATA --checkpoint` does the same.
-#     [GPUS=N] [SEQUENCES=N] [LR=X] bash adapt.sh DATA CHECKPOINT SAVE_DIR UPDATES [OPTION ...]
+#     [GPUS=N] [SEQUENCES=N] [LR=X] [DROPOUT=X] bash adapt.sh DATA CHECKPOINT SAVE_DIR UPDATES [OPTION ...]
 # Before:  maelm import answerdotai/ModernBERT-base --download --output base
 #          maelm prepare corpus TEXT --vocabulary base --output DATA
 # After:   maelm export --checkpoint SAVE_DIR --output my-encoder
@@ -11,11 +11,12 @@ UPDATES=${4:?the number of updates}
 GPUS=${GPUS:-1}            # GPUS x SEQUENCES must divide the batch of 32 sequences
 SEQUENCES=${SEQUENCES:-32}  # sequences of 512 tokens on each GPU in a step
 LR=${LR:-1e-4}
+DROPOUT=${DROPOUT:-0}      # 0 for ModernBERT and Ettin, 0.1 for encoders like BERT and RoBERTa
 
 # The encoder and its sizes come from the checkpoint. The decoder, which is thrown away afterwards, begins as a copy of
 # the encoder's last layers.
 MODEL=(--arch maelm --finetune-from-model "$CHECKPOINT" --decoder-layers 2 --decoder-attention aligned_cross
-       --dropout 0.1 --attention-dropout 0.1)
+       --dropout "$DROPOUT" --attention-dropout "$DROPOUT")
 MASKS=(--masked-input dropped --mask-prob 0.3 --leave-unmasked-prob 0 --random-token-prob 0 --protect-special-tokens)
 BATCH=(--tokens-per-sample 512 --sample-break-mode complete_doc --max-tokens $((512 * SEQUENCES))
        --update-freq $((32 / (GPUS * SEQUENCES))) --distributed-world-size "$GPUS" --num-workers 2 --precision bf16)

@@ -17,6 +17,8 @@ _MLM |= {"decoder-layers": 0, "decoder-attention": None}
 _GENERAL = {"general-ratio": 0.25, "general-loss-bound": 0.1, "valid-subset": "valid,general"}
 # Default number of validations in a run.
 _VALIDATIONS = 20
+# The published configurations of ModernBERT and Ettin have no dropout, nor have our modern sizes.
+_WITHOUT_DROPOUT = {"dropout": 0, "attention-dropout": 0}
 
 
 def continue_from(
@@ -51,8 +53,10 @@ def continue_from(
     length = min(wanted, model.max_positions)
     if "sequence-length" in given and length < wanted:
         raise ValueError(f"--set sequence-length={wanted}: {path} has {length} positions, so give at most {length}")
-    decided = _prediction(checkpoint, objective, recipe["options"]).items()
-    options = {**recipe["options"], **{name: value for name, value in decided if name not in given}}
+    decided = _prediction(checkpoint, objective, recipe["options"])
+    if model.layer == "modern":
+        decided = {**decided, **_WITHOUT_DROPOUT}
+    options = {**recipe["options"], **{name: decided[name] for name in decided if name not in given}}
     options |= {"arch": "maelm", "finetune-from-model": path, "max-positions": model.max_positions}
     recipe = {**recipe, "sequence-length": length, "options": options}
     if general_data is not None:

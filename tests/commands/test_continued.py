@@ -10,6 +10,7 @@ from fairseq_maelm.commands import continued
 
 RECIPE: dict[str, Any] = {"sequence-length": 64, "batch-sequences": 8, "passes": 1}
 OPTIONS = {"decoder-layers": 2, "decoder-attention": "aligned_cross", "max-update": 20}
+OPTIONS |= {"dropout": 0.1, "attention-dropout": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,29 @@ OPTIONS = {"decoder-layers": 2, "decoder-attention": "aligned_cross", "max-updat
     ids=str,
 )
 def test_a_new_decoder_has_no_more_layers_than_it_can_copy(encoder, given, expected, monkeypatch):
-    model = SimpleNamespace(**{"local_attention": 0, "global_every": 3, "max_positions": 64, **encoder})
+    found = continued_options(monkeypatch, "mae-lm", given, **encoder)
+    assert (found["decoder-layers"], found["decoder-attention"]) == (expected, "aligned_cross")
+    assert continued_options(monkeypatch, "mlm", (), **encoder)["decoder-layers"] == 0
+
+
+def test_modern_layers_are_adapted_without_dropout(monkeypatch):
+    chosen = {
+        (layer, given): continued_options(monkeypatch, "mae-lm", given, layer=layer, encoder_layers=2)
+        for layer in ("post_norm", "modern")
+        for given in ((), ("dropout",))
+    }
+    rates = {case: (found["dropout"], found["attention-dropout"]) for case, found in chosen.items()}
+    assert rates == {
+        ("post_norm", ()): (0.1, 0.1),
+        ("post_norm", ("dropout",)): (0.1, 0.1),
+        ("modern", ()): (0, 0),
+        ("modern", ("dropout",)): (0.1, 0),
+    }
+
+
+def continued_options(monkeypatch, objective, given, **encoder):
+    sizes = {"layer": "post_norm", "local_attention": 0, "global_every": 3, "max_positions": 64}
+    model = SimpleNamespace(**{**sizes, **encoder})
     checkpoint = SimpleNamespace(
         path=Path("base.pt"),
         predicts_masked_tokens=True,
@@ -37,11 +60,7 @@ def test_a_new_decoder_has_no_more_layers_than_it_can_copy(encoder, given, expec
     monkeypatch.setattr(continued, "load_dictionary", lambda folder: None)
     monkeypatch.setattr(continued, "dictionary_fingerprint", lambda dictionary: 1)
     recipe = {**RECIPE, "options": OPTIONS}
-    arguments = (given, Path("base.pt"), [Path("data")])
-    found = continued.continue_from(recipe, *arguments, "mae-lm", None)["options"]
-    assert (found["decoder-layers"], found["decoder-attention"]) == (expected, "aligned_cross")
-    mlm = continued.continue_from(recipe, (), *arguments[1:], "mlm", None)["options"]
-    assert mlm["decoder-layers"] == 0
+    return continued.continue_from(recipe, given, Path("base.pt"), [Path("data")], objective, None)["options"]
 
 
 @pytest.mark.parametrize("layers", [{}, {"decoder-layers": None}, {"decoder-layers": "two"}], ids=str)
