@@ -103,7 +103,8 @@ def test_sentences_lose_their_ends(prompt, max_length, sentences, expected):
 
 def test_a_template_that_fills_everything_is_refused():
     with pytest.raises(
-        ValueError, match="alone takes 6 tokens, which leaves no room for sentences: raise the maximum length of 6"
+        ValueError,
+        match="alone takes 6 tokens, which leaves no room for sentences: raise the maximum length, which is 6",
     ):
         prompter_of(BUILT_IN["CoLA"], max_length=6).encode(SINGLE)
 
