@@ -160,12 +160,12 @@ def test_heads_have_modernberts_shape() -> None:
 @pytest.mark.parametrize(
     ("saved", "loaded", "message"),
     [
-        ({}, {"rotary_base": 500}, "--rotary-base 10000 and not 500"),
-        ({"rotary_base": 500}, {"rotary_base": 500, "local_rotary_base": 7}, "--local-rotary-base 500 and not 7"),
-        ({}, {"decoder_positions": "absolute"}, "--decoder-positions rotary and not absolute"),
-        ({}, {"positions": "absolute"}, "--positions rotary and not absolute"),
-        ({"layer_norm_eps": 1e-12}, {}, "--layer-norm-eps 1e-12 and not 1e-05"),
-        ({}, {"layer_norm_eps": 1e-12}, "--layer-norm-eps 1e-05 and not 1e-12"),
+        ({}, {"rotary_base": 500}, "--rotary-base 10000, not 500"),
+        ({"rotary_base": 500}, {"rotary_base": 500, "local_rotary_base": 7}, "--local-rotary-base 500, not 7"),
+        ({}, {"decoder_positions": "absolute"}, "--decoder-positions rotary, not absolute"),
+        ({}, {"positions": "absolute"}, "--positions rotary, not absolute"),
+        ({"layer_norm_eps": 1e-12}, {}, "--layer-norm-eps 1e-12, not 1e-05"),
+        ({}, {"layer_norm_eps": 1e-12}, "--layer-norm-eps 1e-05, not 1e-12"),
         ({}, {"layer": "post_norm"}, "the checkpoint and the model have different sizes"),
     ],
 )
