@@ -23,6 +23,13 @@ class UsageError(ValueError):
     """An option has a wrong value, or options contradict each other; the command exits with status 2."""
 
 
+def refuse_repeated(names: list[str], what: str) -> None:
+    """Raise a UsageError if several of ``what``, such as "model", have the same name."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UsageError(f"several {what}s are named {', '.join(repeated)}: give each {what} its own name")
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser with errors in one line, defaults in the help, and no abbreviated options."""
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fairseq_maelm.analysis.settings import AnalysisSettings
-from fairseq_maelm.options import UsageError, add_device, add_output, add_settings, checkpoint_path, settings_of
+from fairseq_maelm.options import add_device, add_output, add_settings, checkpoint_path, refuse_repeated, settings_of
 
 AFTER_INTERRUPT = "the same command resumes after the last finished model"
 
@@ -44,18 +44,10 @@ def named_path(text: str) -> tuple[str, Path]:
     return name, checkpoint_path(path)
 
 
-def check_names(models: list[tuple[str, Path]]) -> None:
-    """Refuse models with the same name."""
-    names = [name for name, _ in models]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise UsageError(f"several models are named {', '.join(repeated)}: give each model its own name")
-
-
 def run(args: argparse.Namespace) -> None:
     """Analyze the models and print the path of the results folder."""
     from fairseq_maelm.analysis.run import analyze
 
-    check_names(args.checkpoint)
+    refuse_repeated([name for name, _ in args.checkpoint], "model")
     analyze(dict(args.checkpoint), settings_of(AnalysisSettings, args), args.output, args.device)
     sys.stdout.write(f"{args.output}\n")

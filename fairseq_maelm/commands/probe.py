@@ -4,8 +4,8 @@ import argparse
 import sys
 
 from fairseq_maelm.analysis.settings import ProbeSettings
-from fairseq_maelm.commands.analyze import add_models, check_names, named_path
-from fairseq_maelm.options import UsageError, settings_of
+from fairseq_maelm.commands.analyze import add_models, named_path
+from fairseq_maelm.options import UsageError, refuse_repeated, settings_of
 
 AFTER_INTERRUPT = "the same command resumes after the last finished task"
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     """Probe the models and print the path of the table."""
     from fairseq_maelm.analysis.probes.run import Probed, probe
 
-    check_names([*args.checkpoint, *args.random_weights])
+    refuse_repeated([name for name, _ in (*args.checkpoint, *args.random_weights)], "model")
     models = [Probed(name, path, None) for name, path in args.checkpoint]
     models += [Probed(name, path, args.seed) for name, path in args.random_weights]
     if not models:

@@ -19,7 +19,7 @@ from fairseq_maelm.finetuning.train_command import (
     run_options,
     train_words,
 )
-from fairseq_maelm.options import UsageError
+from fairseq_maelm.options import UsageError, refuse_repeated
 from fairseq_maelm.studies.folder import DIVERGED, FINISHED, outcomes_of
 from fairseq_maelm.studies.log import best_validation
 from fairseq_maelm.studies.plan import Places, Steps
@@ -112,10 +112,7 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
     Instead of a path, "random:NAME" means a model with random weights and the sizes of the checkpoint NAME; "random"
     takes the sizes of the first checkpoint that has a path.
     """
-    names = [name for name, _ in named]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise UsageError(f"several checkpoints are named {', '.join(repeated)}: give each checkpoint its own name")
+    refuse_repeated([name for name, _ in named], "checkpoint")
     read = {}
     for name, value in named:
         check_name(name, "the name of a checkpoint")
