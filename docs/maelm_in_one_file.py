@@ -9,7 +9,8 @@ Sources: Meng et al. 2024, "Representation Deficiency in Masked Language Modelin
 section 3 (the inputs of encoder and decoder) and appendix C (relative positions in the encoder only). The paper leaves
 open the LayerNorms after the embeddings, the form of the head and post- or pre-LayerNorm; these follow RoBERTa, as the
 authors' implementation does. Options: ModernBERT's layer (Warner et al. 2024, "Smarter, Better, Faster, Longer"),
-rotary positions (Su et al. 2024, "RoFormer"), and the decoder of cross-attention alone of Table 2.
+rotary positions (Su et al. 2024, "RoFormer"), the decoder of cross-attention alone of Table 2, and one that consists of
+the encoder's last layers, which is this package's own.
 
 Shapes: T tokens of the full sequence, S visible tokens, M masked tokens, D model width, H heads, V vocabulary.
 """
@@ -66,7 +67,7 @@ class Config:
         relative_max_distance: argument of ``bucket``.
         layer_norm_eps: added to the variance.
         decoder_attention: "self"; "cross": each position of the decoder reads the encoder's output alone; or
-            "aligned_cross": the same, but each layer reads what the encoder layer at its height reads.
+            "shared": the encoder's last layers decode; there masks read all tokens, but visible tokens read no masks.
         modern: use ModernBERT's layer.
         decoder_rotary: use rotary positions in the decoder; the encoder has them if it has no table of positions.
         rotary_base: base of the angles; ``local_rotary_base`` in encoder layers that are not global.
@@ -135,13 +136,15 @@ class Output:
 def forward(state: State, config: Config, sequence: Sequence) -> Output:
     """Encode, reassemble, decode, predict: Figure 2."""
     encoder_states = encode(state, config, sequence.visible_tokens, sequence.visible_positions)
-    if config.decoder_layers > 0:
+    if config.decoder_layers > 0 and config.decoder_attention == "shared":
+        decoder_states = decode_by_encoder(state, config, sequence, encoder_states)
+        features = [decoder_states[-1][position] for position in sequence.predicted_positions]
+    elif config.decoder_layers > 0:
         reassembled = reassemble(state, config, sequence, encoder_states[-1])
         # A state that does not enter the decoder's input must not be read by cross-attention either.
         rows = [row for row, enters in enumerate(sequence.decoder_rows) if enters]
         memory_positions = [sequence.visible_positions[row] for row in rows]
-        memory = [states[rows] for states in encoder_states]
-        decoder_states = decode(state, config, reassembled, memory, memory_positions)
+        decoder_states = decode(state, config, reassembled, encoder_states[-1][rows], memory_positions)
         features = [decoder_states[-1][position] for position in sequence.predicted_positions]
     else:
         decoder_states = []
@@ -204,11 +207,11 @@ def reassemble(state: State, config: Config, sequence: Sequence, encoder_output:
 
 
 def decode(
-    state: State, config: Config, reassembled: Tensor, memory: list[Tensor], memory_positions: list[int]
+    state: State, config: Config, reassembled: Tensor, memory: Tensor, memory_positions: list[int]
 ) -> list[Tensor]:
     """Decode all T positions, in both directions and without relative bias.
 
-    Cross-attention reads ``memory``, the states of the encoder's input and layers [S, D], at ``memory_positions``.
+    Cross-attention reads ``memory``, the encoder's output [S, D], at ``memory_positions``.
 
     Returns:
         decoder_layers + 1 tensors [T, D], the input (positions added, normalized) first.
@@ -228,27 +231,54 @@ def decode(
         name = f"decoder.layers.{layer}"
         kind, attention = "self_attn", partial(self_attention, state, name, heads=heads, bias=no_bias, angles=angles)
         if config.decoder_attention != "self":
-            kind, read = "cross_attn", read_by(state, config, layer, memory)
-            attention = partial(
-                cross_attention, state, name, memory=read, heads=heads, angles=angles, memory_angles=memory_angles
+            kind, attention = (
+                "cross_attn",
+                partial(
+                    cross_attention, state, name, memory=memory, heads=heads, angles=angles, memory_angles=memory_angles
+                ),
             )
         states.append(transformer_layer(state, name, states[-1], kind, attention, config))
     return finished(state, "decoder", states, config)
 
 
-def read_by(state: State, config: Config, layer: int, memory: list[Tensor]) -> Tensor:
-    """Return the encoder's states that cross-attention of a decoder layer reads: [S, D].
+def decode_by_encoder(state: State, config: Config, sequence: Sequence, encoder_states: list[Tensor]) -> list[Tensor]:
+    """Predict with the encoder's last layers: masks enter at the first of them and read all tokens.
 
-    The output, except with "aligned_cross": then all layers but the last read what the encoder layer at their height
-    reads, and modern layers normalize it as they do their own states.
+    Visible tokens do not read masks, so their states are those of ``encode``. All other positions hold masks.
+
+    Returns:
+        decoder_layers + 1 tensors [T, D].
     """
-    if config.decoder_attention == "cross":
-        return memory[-1]
-    every = config.global_every if config.local_attention else 1
-    heights = [*list(range(0, config.encoder_layers, every))[-config.decoder_layers : -1], -1]
-    read = memory[heights[layer - config.decoder_layers]]
-    norm = f"decoder.layers.{layer}.cross_attn_layer_norm"
-    return layer_norm(state, norm, read, config) if config.modern and f"{norm}.weight" in state else read
+    table = state.get("encoder.embed_positions.weight")
+    embedding, masks = state["encoder.embed_tokens.weight"][config.mask_index], []
+    for position in range(sequence.length):
+        row = embedding if table is None else embedding + table[position]
+        masks.append(layer_norm(state, "encoder.layernorm_embedding", row, config))
+    first = config.encoder_layers - config.decoder_layers
+    found = [with_states(torch.stack(masks), sequence, encoder_states[first])]
+    for layer in range(first, config.encoder_layers):
+        reading = partial(masks_attention, state, f"encoder.layers.{layer}", config=config, layer=layer)
+        x = transformer_layer(state, f"encoder.layers.{layer}", found[-1], "self_attn", reading, config)
+        if layer == config.encoder_layers - 1:
+            [x] = finished(state, "encoder", [x], config)
+        found.append(with_states(x, sequence, encoder_states[layer + 1]))
+    return found
+
+
+def with_states(rows: Tensor, sequence: Sequence, states: Tensor) -> Tensor:
+    """Put the encoder's states [S, D] at their positions in [T, D]."""
+    entering = {p: row for row, p in enumerate(sequence.visible_positions) if sequence.decoder_rows[row]}
+    return torch.stack([states[entering[p]] if p in entering else row for p, row in enumerate(rows)])
+
+
+def masks_attention(state: State, name: str, x: Tensor, config: Config, layer: int) -> Tensor:
+    """Let each row of [T, D] read all rows, with the bias and the window of an encoder layer."""
+    positions, is_global = list(range(len(x))), layer % config.global_every == 0
+    bias = relative_bias(state, config, positions)
+    bias = bias if is_global else within_window(bias, positions, config.local_attention)
+    base = config.rotary_base if is_global else config.local_rotary_base
+    angles = None if "encoder.embed_positions.weight" in state else (positions, base)
+    return self_attention(state, name, x, config.encoder_attention_heads, bias, angles)
 
 
 def predict(state: State, config: Config, features: Tensor) -> Tensor:

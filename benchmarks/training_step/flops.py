@@ -46,10 +46,6 @@ class MatrixProduct(NamedTuple):
         return 2.0 * self.batch * self.rows * self.inner * self.columns
 
 
-# Values of --decoder-attention without self-attention.
-_CROSS_ONLY = ("cross", "aligned_cross")
-
-
 @dataclass(frozen=True)
 class StackShape:
     """The numbers of a stack of layers that its cost depends on.
@@ -86,7 +82,7 @@ class ModelShape:
         encoder: the encoder's layers.
         vocabulary_size: V.
         decoder: the decoder's layers; None or 0 of them put the head on the encoder, as in RoBERTa.
-        decoder_attention: as the model's option: "self", "self_cross", "causal_cross", "cross" or "aligned_cross".
+        decoder_attention: as the model's option: "self", "self_cross", "causal_cross", "cross" or "shared".
             The product of all pairs is counted where a causal mask then hides half of them.
         computes_unread: states that nothing reads are computed all the same, as in stock models: those of the layer
             under the head, or of all layers of a decoder without self-attention, at positions that are not predicted.
@@ -195,20 +191,46 @@ def _stack(
     products: list[MatrixProduct] = []
     for number in range(stack.layers):
         # Without self-attention no position reads another, so that all layers can skip what the last one may.
-        asking = last if attention in _CROSS_ONLY or number == stack.layers - 1 else tokens
+        asking = last if attention == "cross" or number == stack.layers - 1 else tokens
         read = min(tokens, stack.reach(number))
-        if attention not in _CROSS_ONLY and asking == tokens:
+        if attention != "cross" and asking == tokens:
             products += _self_attention(stack, stage, sequences, tokens, read)
-        elif attention not in _CROSS_ONLY:
+        elif attention != "cross":
             products += _attention(stack, stage, sequences, asking, tokens, read)
         if attention != "self":
             cross = _attention(stack, stage, sequences, asking, memory, memory)
             products += [product for product in cross if product.name != "keys and values"]
         products += _feed_forward(stack, stage, sequences * asking)
     if attention != "self":
-        # One product makes the keys and values of all layers; with "aligned_cross" it is a product for each layer.
+        # One product makes the keys and values of all layers.
         columns = 2 * stack.embed_dim * stack.layers
         products.append(MatrixProduct(stage, "keys and values", 1, sequences * memory, stack.embed_dim, columns))
+    return products
+
+
+def _two_streams(
+    stack: StackShape, sequences: int, length: float, visible: float, masks: float, depth: int
+) -> list[MatrixProduct]:
+    """Return the products of an encoder whose last ``depth`` layers also compute masks, which read all tokens.
+
+    In the last layer, visible tokens are only read.
+    """
+    products: list[MatrixProduct] = []
+    for number in range(stack.layers):
+        stage = "encoder" if number < stack.layers - depth else "decoder"
+        entered = masks if stage == "decoder" else 0.0
+        tokens, asking = visible + entered, entered if number == stack.layers - 1 else visible + entered
+        made, read = _attention(stack, stage, sequences, asking, tokens, 0.0), stack.reach(number)
+        if asking == tokens:
+            made = _self_attention(stack, stage, sequences, tokens, 0.0)
+        products += [product for product in made if product.flops]
+        pairs = visible * min(visible, read) * (number < stack.layers - 1) + entered * min(length, read)
+        heads, head_dim = sequences * stack.attention_heads, stack.embed_dim / stack.attention_heads
+        products += [
+            MatrixProduct(stage, "attention logits", heads, pairs, head_dim, 1),
+            MatrixProduct(stage, "weighted values", heads, pairs, 1, head_dim),
+            *_feed_forward(stack, stage, sequences * asking),
+        ]
     return products
 
 
@@ -219,16 +241,18 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]
     predicted = batch.length if model.head_on_all else batch.predicted
     all_asked = model.computes_unread or model.head_on_all
     last = batch.visible if all_asked or decoder is not None else predicted
-    products = _stack(encoder, "encoder", sequences, batch.visible, last, "self", 0)
+    shared = decoder is not None and model.decoder_attention == "shared"
+    if shared:
+        products = _two_streams(encoder, sequences, batch.length, batch.visible, predicted, decoder.layers)
+    else:
+        products = _stack(encoder, "encoder", sequences, batch.visible, last, "self", 0)
     width = encoder.embed_dim
-    if decoder is not None:
+    if decoder is not None and not shared:
         width = decoder.embed_dim
         if width != encoder.embed_dim:
-            projected = [predicted if model.decoder_attention in _CROSS_ONLY else batch.length]
+            projected = [predicted if model.decoder_attention == "cross" else batch.length]
             if model.decoder_attention != "self":
-                # With "aligned_cross" each layer reads other states.
-                read = decoder.layers if model.decoder_attention == "aligned_cross" else 1
-                projected += [batch.visible] * read
+                projected.append(batch.visible)
             products += [
                 MatrixProduct("decoder", "input projection", 1, sequences * rows, encoder.embed_dim, width)
                 for rows in projected
@@ -262,7 +286,7 @@ def muon_flops(model: ModelShape, steps: int = 5) -> float:
     """
     total = 0.0
     for stack, attention in ((model.encoder, "self"), (model.decoder, model.decoder_attention)):
-        if stack is not None:
+        if stack is not None and attention != "shared":
             width, inner = stack.embed_dim, stack.ffn_embed_dim
             both = attention in ("self_cross", "causal_cross")
             shapes = [(width, width)] * (8 if both else 4) + [tuple(sorted((width, inner)))] * (3 if stack.gated else 2)

@@ -38,7 +38,9 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     if model.lm_head is None:
         _drop(state_dict, [key for key in state_dict if key.startswith(_PREDICTION)], "not needed for fine-tuning")
     else:
-        parts = {"LM head": "lm_head."} if model.decoder is None else {"decoder": "decoder.", "LM head": "lm_head."}
+        parts = {"LM head": "lm_head."}
+        if model.decoder is not None and model.decoder.layers:
+            parts = {"decoder": "decoder.", **parts}
         lacking = [part for part, prefix in parts.items() if not any(key.startswith(prefix) for key in state_dict)]
         if "LM head" in lacking and classification_heads(state_dict):
             raise ValueError(
@@ -74,6 +76,8 @@ def model_settings(config: Any, dictionary: Any) -> dict[str, Any]:
         names.append("global_every")
     if config.decoder_layers:
         names += ["decoder_attention", "decoder_attention_heads", "decoder_positions"]
+        if str(config.decoder_attention) == "shared":
+            names.append("decoder_layers")
         if str(config.decoder_positions) == "rotary" and "rotary_base" not in names:
             names.append("rotary_base")
     values = {name: getattr(config, name) for name in names}

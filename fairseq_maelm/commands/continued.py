@@ -7,7 +7,6 @@ from typing import Any
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
-from fairseq_maelm.models.sizes import global_layers
 from fairseq_maelm.text.dictionary import load_dictionary
 
 # BERT's masking (Devlin et al., 2019), which published encoders were trained with.
@@ -92,10 +91,8 @@ def _prediction(checkpoint: Checkpoint, objective: str, options: dict[str, Any])
     if not checkpoint.has_decoder and objective == "mlm":
         return _MLM
     if not checkpoint.has_decoder:
-        layers, aligned = options.get("decoder-layers"), options.get("decoder-attention") == "aligned_cross"
-        if not aligned or not isinstance(layers, int):
-            return {}
-        return {"decoder-layers": min(layers, len(global_layers(checkpoint.config.model)))}
+        shared = options.get("decoder-attention") == "shared"
+        return {"decoder-layers": checkpoint.config.model.encoder_layers} if shared else {}
     if objective == "mlm":
         raise ValueError(
             f"{checkpoint.path} predicts masked tokens by its decoder, so its encoder cannot be trained by --objective "

@@ -80,8 +80,8 @@ class Checkpoint:
 
     @property
     def has_decoder(self) -> bool:
-        """True if the checkpoint has decoder weights."""
-        return any(name.startswith("decoder.") for name in self.weights)
+        """True if a decoder predicts masked tokens; it may consist of the encoder's layers."""
+        return self.predicts_masked_tokens and self.config.model.decoder_layers > 0
 
     @property
     def vocabulary(self) -> int:
@@ -228,8 +228,9 @@ def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
     if str(model.relative_buckets) != "none":
         check_sizes(path, model, weights, _BUCKETS)
     if any(name.startswith("lm_head.") for name in weights):
-        check_depth(path, "decoder_layers", model.decoder_layers, weights, "decoder.layers.")
-        if model.decoder_layers:
+        own_layers = 0 if str(model.decoder_attention) == "shared" else model.decoder_layers
+        check_depth(path, "decoder_layers", own_layers, weights, "decoder.layers.")
+        if own_layers:
             check_sizes(path, model, weights, _DECODER_SIZES)
             if model.decoder_positions != "rotary" and not model.share_decoder_positions:
                 check_sizes(path, model, weights, _DECODER_POSITIONS)

@@ -9,7 +9,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_maelm.models.sizes import POSITIONS, aligned_heights
+from fairseq_maelm.models.sizes import POSITIONS
 from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
@@ -122,15 +122,32 @@ def _check_decoder(config: Any) -> None:
         raise _unknown("decoder-attention", config.decoder_attention, DECODER_ATTENTION)
     if config.decoder_attention != "self" and not config.decoder_layers:
         raise ValueError(f"--decoder-attention {config.decoder_attention} needs a decoder: --decoder-layers is 0")
-    if config.decoder_attention == "aligned_cross" and config.decoder_layers > len(aligned_heights(config)):
-        raise ValueError(
-            f"--decoder-attention aligned_cross needs an encoder layer without local attention for each decoder layer, "
-            f"but there are {len(aligned_heights(config))} for --decoder-layers {config.decoder_layers}"
-        )
+    if config.decoder_attention == "shared":
+        _check_shared(config)
     if config.share_decoder_positions and config.decoder_embed_dim != config.encoder_embed_dim:
         raise ValueError(
             f"--share-decoder-positions needs a decoder as wide as the encoder ({config.encoder_embed_dim}), and "
             f"--decoder-embed-dim is {config.decoder_embed_dim}"
+        )
+
+
+def _check_shared(config: Any) -> None:
+    if config.decoder_layers > config.encoder_layers:
+        raise ValueError(
+            f"--decoder-attention shared predicts with the encoder's last layers, and the encoder has "
+            f"{config.encoder_layers}: lower --decoder-layers {config.decoder_layers}"
+        )
+    for option in ("embed_dim", "ffn_embed_dim", "attention_heads"):
+        own, encoder = getattr(config, f"decoder_{option}"), getattr(config, f"encoder_{option}")
+        if own != encoder:
+            raise ValueError(
+                f"--decoder-attention shared predicts with the encoder's layers, whose {option.replace('_', ' ')} is "
+                f"{encoder}: omit --decoder-{option.replace('_', '-')} {own}"
+            )
+    if config.decoder_positions != config.positions or config.share_decoder_positions:
+        raise ValueError(
+            "--decoder-attention shared always has the encoder's positions: omit --decoder-positions and "
+            "--share-decoder-positions"
         )
 
 

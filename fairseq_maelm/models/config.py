@@ -52,10 +52,10 @@ class MaelmModelConfig(FairseqDataclass):
     decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = option(  # type: ignore[valid-type]
         None,
         help="what the decoder attends to. 'self': its own states (the paper's MAE-LM). 'cross': the encoder's output; "
-        "only predicted positions are computed. 'aligned_cross': like 'cross', but the decoder's layers are paired "
-        "with the encoder's last layers without local attention, and each attends to its partner's input; the last "
-        "attends to the encoder's output. 'self_cross': its own states and the encoder's output. 'causal_cross': "
-        f"earlier tokens and the encoder's output, to predict every token as in BART ({_OF_SIZE})",
+        "only predicted positions are computed. 'shared': the encoder's last layers are the decoder's layers, in which "
+        "masks attend to all tokens, but visible tokens do not attend to masks. 'self_cross': its own states and the "
+        "encoder's output. 'causal_cross': earlier tokens and the encoder's output, to predict every token as in BART "
+        f"({_OF_SIZE})",
     )
     decoder_embed_dim: Optional[int] = option(None, help=f"decoder width ({_OF_ENCODER})")
     decoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width in the decoder ({_OF_ENCODER})")

@@ -1,7 +1,5 @@
 """MAE-LM's decoder, which reads encoder states and mask embeddings at their original positions (section 3)."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +25,6 @@ class MaelmDecoder(nn.Module):
         layer_config: settings of each layer.
         max_positions: size of the decoder's own position table; None to use the encoder's, or with rotary positions.
         input_dim: width of the encoder. If the decoder's width differs, a linear layer projects the encoder states.
-        heights: indices of the encoder layers that have the heights of the decoder's; by default 0, 1, 2, ....
 
     Attributes:
         attention: the value of ``--decoder-attention``.
@@ -46,16 +43,15 @@ class MaelmDecoder(nn.Module):
         layer_config: LayerConfig,
         max_positions: int | None,
         input_dim: int,
-        heights: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        self.layer_config, self.heights = layer_config, range(layers) if heights is None else heights
+        self.layer_config = layer_config
         width = layer_config.embed_dim
         self.input_projection = None if input_dim == width else nn.Linear(input_dim, width)
         self.embed_positions = None if max_positions is None else nn.Embedding(max_positions, width)
         self.layernorm_embedding = layer_config.layer_norm()
         self.layernorm_embedding.single = layer_config.modern
-        self.layers = nn.ModuleList(TransformerLayer(layer_config, number, self.attention) for number in self.heights)
+        self.layers = nn.ModuleList(TransformerLayer(layer_config, number, self.attention) for number in range(layers))
         self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else None
 
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:

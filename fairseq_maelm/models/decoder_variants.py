@@ -8,11 +8,12 @@ from torch import Tensor
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.decoder import MaelmDecoder
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
-from fairseq_maelm.models.sizes import aligned_heights
+from fairseq_maelm.models.shared_decoder import SharedDecoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import KeysValues, keys_and_values
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import Rotation, rotations
+from fairseq_maelm.modules.attention.streams import hidden_keys
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions, predicted_positions
 
@@ -38,16 +39,11 @@ class SelfCrossDecoder(MaelmDecoder):
         else:
             positions = layout["positions"]
             if len(layout["visible_rows"]) != tokens.numel() or in_graphs(self.layers, states):
-                hidden = torch.ones(tokens.numel(), dtype=torch.bool, device=states.device)
-                hidden = hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
+                hidden = hidden_keys(layout, tokens)
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         bias = AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
-        return self.keys_and_values(visible, bias), bias
-
-    def keys_and_values(self, visible: EncoderOutput, bias: AttentionBias) -> list[KeysValues]:
-        """Return each layer's keys and values of the encoder's output."""
         layers: list[Any] = [layer.cross_attn for layer in self.layers]
-        return keys_and_values(layers, self.project(visible.states), bias)
+        return keys_and_values(layers, self.project(states), bias), bias
 
 
 class CausalCrossDecoder(SelfCrossDecoder):
@@ -125,37 +121,18 @@ class CrossDecoder(SelfCrossDecoder):
         return self.normalize(states)
 
 
-class AlignedCrossDecoder(CrossDecoder):
-    """A decoder with cross-attention only, whose layers read the encoder layer by layer.
+_DECODERS = {each.attention: each for each in (MaelmDecoder, SelfCrossDecoder, CausalCrossDecoder, CrossDecoder)}
 
-    Each layer reads the input of the encoder layer at its height, as the masked tokens of an MLM do; the last one reads
-    the encoder's output, so that all of the encoder is trained. With as many layers as the encoder, a copy of an MLM's
-    layers therefore begins with a much lower loss than in ``CrossDecoder`` (examples/adaptation/README.md). XLNet's
-    query stream (Yang et al., 2019) and CrossMAE (Fu et al., 2024) also read more layers than the last.
+
+def build_decoder(config: Any) -> MaelmDecoder | SharedDecoder | None:
+    """Build the decoder of a complete configuration; None if it has no layers.
+
+    Its own layers have no dropout (appendix C).
     """
-
-    attention = "aligned_cross"
-
-    def keys_and_values(self, visible: EncoderOutput, bias: AttentionBias) -> list[KeysValues]:
-        """Return each layer's keys and values of the encoder states that it reads."""
-        layers: list[Any] = list(self.layers)
-        found: list[KeysValues] = []
-        for layer, height in zip(layers, [*self.heights[:-1], -1]):
-            read = layer.before_attention(self.project(visible.all_states[height]))
-            found += keys_and_values([layer.cross_attn], read, bias)
-        return found
-
-
-_DECODERS = {
-    each.attention: each
-    for each in (MaelmDecoder, SelfCrossDecoder, CausalCrossDecoder, CrossDecoder, AlignedCrossDecoder)
-}
-
-
-def build_decoder(config: Any) -> MaelmDecoder | None:
-    """Build the decoder of a complete configuration, without dropout (appendix C); None if it has no layers."""
     if not config.decoder_layers:
         return None
+    if str(config.decoder_attention) == SharedDecoder.attention:
+        return SharedDecoder(config.decoder_layers)
     bases = (config.rotary_base,) if config.decoder_positions == "rotary" else ()
     return _DECODERS[str(config.decoder_attention)](
         layers=config.decoder_layers,
@@ -170,5 +147,4 @@ def build_decoder(config: Any) -> MaelmDecoder | None:
         ),
         max_positions=None if config.share_decoder_positions or bases else config.max_positions,
         input_dim=config.encoder_embed_dim,
-        heights=aligned_heights(config) if config.decoder_attention == AlignedCrossDecoder.attention else None,
     )

@@ -28,6 +28,7 @@ class EncoderOutput(NamedTuple):
         tokens: <int64>[B, S] the encoded tokens.
         mask_embedding: <float>[D] the embedding of ``<mask>``, for a decoder.
         output_at: the positions of ``states``; None for all positions.
+        bias: the attention bias and rotations of all layers.
     """
 
     states: Tensor
@@ -35,6 +36,7 @@ class EncoderOutput(NamedTuple):
     tokens: Tensor
     mask_embedding: Tensor
     output_at: OutputPositions | None = None
+    bias: AttentionBias | None = None
 
 
 class MaelmEncoder(FairseqEncoder):
@@ -83,6 +85,7 @@ class MaelmEncoder(FairseqEncoder):
         positions: Tensor | None = None,
         padded: bool | None = None,
         output_at: OutputPositions | None = None,
+        depth: int | None = None,
     ) -> EncoderOutput:
         """Encode visible tokens.
 
@@ -91,15 +94,27 @@ class MaelmEncoder(FairseqEncoder):
             positions: <int64>[B, S] original positions; 0, 1, 2, ... if None.
             padded: True if there is padding. If None, the tokens are checked on a CPU, and padding is assumed on a GPU.
             output_at: the only positions at which the last layer computes states; None for all.
+            depth: number of layers to apply, without the final LayerNorm; None for all of them.
         """
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
         states, mask_embedding = self._embed(src_tokens, positions)
         bias = self._bias(positions, self._lengths(src_tokens, padded), states)
-        all_states = run_layers(self.layers, states, bias, output_at)
-        if self.final_layer_norm is not None:
-            all_states[-1] = self.final_layer_norm(all_states[-1])
-        return EncoderOutput(all_states[-1], all_states, src_tokens, mask_embedding, output_at)
+        all_states = run_layers(self.layers[:depth], states, bias, output_at)
+        if depth is None:
+            all_states[-1] = self.normalize(all_states[-1])
+        return EncoderOutput(all_states[-1], all_states, src_tokens, mask_embedding, output_at, bias)
+
+    def normalize(self, states: Tensor) -> Tensor:
+        """Apply the final LayerNorm, which only modern encoders have."""
+        return states if self.final_layer_norm is None else self.final_layer_norm(states)
+
+    def embed_masks(self, mask_embedding: Tensor, positions: Tensor) -> Tensor:
+        """Return the first layer's input <float>[M, D] for masks at positions <int64>[M]."""
+        states = mask_embedding.expand(len(positions), -1)
+        if self.embed_positions is not None:
+            states = states + self.embed_positions(positions)
+        return dropout(self.layernorm_embedding(states), self.layer_config.dropout, self.training)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first layer's input <float>[B, S, D] and the mask's embedding <float>[D]."""

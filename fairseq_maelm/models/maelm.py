@@ -14,6 +14,7 @@ from fairseq_maelm.models.decoder import MaelmDecoder
 from fairseq_maelm.models.decoder_variants import build_decoder
 from fairseq_maelm.models.encoder import EncoderOutput, build_encoder
 from fairseq_maelm.models.fairseq_model import FairseqTextModel
+from fairseq_maelm.models.shared_decoder import SharedDecoder
 from fairseq_maelm.modules.autocast import in_its_precision
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.initialization import scale_outputs
@@ -39,7 +40,7 @@ class MaelmModel(FairseqTextModel):
     def __init__(self, config: Any, dictionary: Dictionary, predicts_masked_tokens: bool = True) -> None:
         super().__init__(config, build_encoder(config, dictionary))
         self.mask_index = self.encoder.mask_index
-        self.decoder: MaelmDecoder | None = None
+        self.decoder: MaelmDecoder | SharedDecoder | None = None
         self.lm_head: MaskedTokenHead | None = None
         if predicts_masked_tokens:
             self.decoder = build_decoder(config)
@@ -108,12 +109,13 @@ class MaelmModel(FairseqTextModel):
         if target is None and (features_only or classification_head_name is not None):
             return self._encode_alone(src_tokens, layout, return_all_hiddens, classification_head_name)
         output_at = None if target is None else predicted_positions(_given(layout))
-        visible = self.encode(src_tokens, layout, self.encoder_output_at(output_at, layout))
+        visible = self.encode(src_tokens, layout, output_at, predicts=True)
         full = self.reassemble(visible, layout)
         decoded = self.decode(full, visible, layout, output_at)
         predicted, extra = self.predict(decoded, layout, target)
         if return_all_hiddens and target is None:
-            extra["inner_states"] = visible.all_states
+            shared = isinstance(self.decoder, SharedDecoder)
+            extra["inner_states"] = (self.encode(src_tokens, layout) if shared else visible).all_states
         return predicted, extra
 
     def encode(
@@ -121,19 +123,21 @@ class MaelmModel(FairseqTextModel):
         src_tokens: Tensor,
         layout: Layout | None = None,
         output_at: OutputPositions | None = None,
+        predicts: bool = False,
     ) -> EncoderOutput:
         """Encode the visible tokens <int64>[B, S] at their original positions.
 
-        With ``output_at``, the last layer computes states only at these positions.
+        With ``output_at``, the last layer computes states only at these positions. If it ``predicts`` there, the
+        encoder computes what ``reassemble`` and ``decode`` need.
         """
-        if layout is None:
-            return self.encoder(src_tokens, output_at=output_at)
-        return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], output_at)
-
-    def encoder_output_at(self, output_at: OutputPositions | None, layout: Layout | None) -> OutputPositions | None:
-        """Return the positions whose states the encoder must compute for an LM head at ``output_at``; None for all."""
-        alone = self.decoder is None and layout is not None and layout["all_visible"]
-        return output_at if alone else None
+        depth = None
+        if predicts:
+            if isinstance(self.decoder, SharedDecoder):
+                depth = len(self.encoder.layers) - self.decoder.depth
+            alone = self.decoder is None and layout is not None and layout["all_visible"]
+            output_at = output_at if alone else None
+        positions, padded = (None, None) if layout is None else (layout["positions"], layout["encoder_padded"])
+        return self.encoder(src_tokens, positions, padded, output_at, depth)
 
     def reassemble(self, visible: EncoderOutput, layout: Layout | None) -> Tensor:
         """Return the decoder's input <float>[B, T, D]: encoder states, and mask embeddings at masked positions.

@@ -112,6 +112,6 @@ def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tens
     tokens, layout, embedding = net_input["src_tokens"], net_input["layout"], model.encoder.embed_tokens.weight
     output_at = predicted_positions(layout)
     with computing(model):
-        visible = model.encode(tokens, layout, model.encoder_output_at(output_at, layout))
+        visible = model.encode(tokens, layout, output_at, predicts=True)
         decoded = model.decode(model.reassemble(visible, layout), visible, layout, output_at)
         return model.lm_head.log_probabilities(decoded, embedding, target)

@@ -60,16 +60,3 @@ def fill_from_size(config: Any, name: str) -> None:
     for field, value in size.items():
         if getattr(config, field, None) is None:
             setattr(config, field, value)
-
-
-def aligned_heights(config: Any) -> range:
-    """Return the encoder layers at the heights of the decoder's layers: the last ones without local attention."""
-    return global_layers(config)[-config.decoder_layers :]
-
-
-def global_layers(config: Any) -> range:
-    """Return the indices of the encoder layers without local attention.
-
-    A list would take gigabytes for an untrusted checkpoint that claims billions of layers.
-    """
-    return range(0, config.encoder_layers, config.global_every if config.local_attention else 1)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import CrossAttention, KeysValues
 from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
+from fairseq_maelm.modules.attention.streams import TwoStreams
 from fairseq_maelm.modules.autocast import LayerNorm
 from fairseq_maelm.modules.dropout import add_dropped
 from fairseq_maelm.modules.layer_modes import Layer
@@ -17,9 +18,7 @@ from fairseq_maelm.modules.output_positions import OutputPositions
 # LayerNorm before each sub-layer, gated feed-forward network, no bias anywhere).
 LAYERS = ("post_norm", "modern")
 # Values of ``--decoder-attention``. Checkpoints store the index in this tuple, so the order must not change.
-DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross", "aligned_cross")
-# Those without self-attention: no position reads another, so that every layer computes the predicted positions only.
-CROSS_ONLY = ("cross", "aligned_cross")
+DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross", "shared")
 
 
 class TransformerLayer(Layer):
@@ -39,12 +38,12 @@ class TransformerLayer(Layer):
         self.cross_attn: Any = None
         # Whether the layer's input is already normalized.
         normalized = config.modern and number == 0
-        if attention not in CROSS_ONLY:
+        if attention != "cross":
             self.self_attn = SelfAttention(config, number)
             self.self_attn_layer_norm: Any = None if normalized else config.layer_norm()
         if attention != "self":
             self.cross_attn = CrossAttention(config, number)
-            self.cross_attn_layer_norm = None if normalized and attention in CROSS_ONLY else config.layer_norm()
+            self.cross_attn_layer_norm = None if normalized and attention == "cross" else config.layer_norm()
         width, inner = config.embed_dim, config.ffn_embed_dim
         self.fc1 = nn.Linear(width, 2 * inner if config.modern else inner, not config.modern)
         self.fc2 = nn.Linear(inner, width, not config.modern)
@@ -53,12 +52,15 @@ class TransformerLayer(Layer):
     def forward(
         self,
         states: Tensor,
-        bias: AttentionBias | None,
-        output_at: OutputPositions | None = None,
+        bias: AttentionBias | TwoStreams | None,
+        output_at: OutputPositions | TwoStreams | None = None,
         memory: KeysValues | None = None,
         memory_bias: AttentionBias | None = None,
     ) -> Tensor:
         """Transform states <float>[B, S, D]; cross-attention reads ``memory`` with ``memory_bias``.
+
+        With ``TwoStreams`` as the bias, the states are <float>[B * S + M, D]; with ``output_at`` only the M masks are
+        computed.
 
         With ``output_at``, the result is <float>[M, D], and both biases are for queries at these positions. The
         states are then also <float>[M, D] in a layer without self-attention.
@@ -68,15 +70,11 @@ class TransformerLayer(Layer):
             residual = states if output_at is None else output_at.take(states)
             states = self._add(residual, attended, self.self_attn_layer_norm)
         if self.cross_attn is not None:
-            queries = self.before_attention(states)
+            queries = self._before(states, self.cross_attn_layer_norm)
             attended = self.cross_attn(queries, memory, memory_bias, output_at)
             states = self._add(states, attended, self.cross_attn_layer_norm)
         transformed = self.fc2(self._activate(self.fc1(self._before(states, self.final_layer_norm))))
         return self._add(states, transformed, self.final_layer_norm)
-
-    def before_attention(self, states: Tensor) -> Tensor:
-        """Normalize the states that cross-attention reads from, or reads."""
-        return self._before(states, self.cross_attn_layer_norm)
 
     def _before(self, states: Tensor, norm: LayerNorm | None) -> Tensor:
         return norm(states) if self.modern and norm is not None else states

@@ -21,6 +21,7 @@ from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS
 from fairseq_maelm.data.mixing import MixedBlockDataset
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer, stop_training
 from fairseq_maelm.models.checks import warn_of_a_deep_decoder
+from fairseq_maelm.models.shared_decoder import SharedDecoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask
@@ -161,11 +162,17 @@ class MaelmTask(EncoderTask):
             # The checkpoint may come from another machine; all backends compute the same.
             cfg.attention = "auto"
         model = super().build_model(cfg, from_checkpoint)
-        decoder = getattr(model, "decoder", None)
-        if decoder is None and self.encoder_view.hides_all_masks:
+        decoder, view = getattr(model, "decoder", None), self.encoder_view
+        if decoder is None and view.hides_all_masks:
             raise ValueError(
                 "--decoder-layers 0 cannot predict the masked tokens, which have no encoder states with --masked-input "
-                f"{self.encoder_view.masked_input}: use --masked-input kept"
+                f"{view.masked_input}: use --masked-input kept"
+            )
+        if isinstance(decoder, SharedDecoder) and not (view.hides_all_masks and view.positions == "original"):
+            raise ValueError(
+                "--decoder-attention shared predicts tokens that the encoder does not see, from those that it sees at "
+                f"their original positions: with --masked-input {view.masked_input} and --encoder-positions "
+                f"{view.positions} choose another decoder, or --decoder-layers 0 to predict from kept masks"
             )
         if decoder is not None and not from_checkpoint:
             warn_of_a_deep_decoder(model.config)

@@ -29,8 +29,9 @@ def test_muon_worked_by_hand():
     assert muon_flops(ModelShape(StackShape(1, 2, 3, 1), 10)) == 5 * (4 * 48 + 2 * 64 + 48)
     plain, gated = StackShape(1, 2, 3, 1), StackShape(1, 2, 3, 1, gated=True)
     of_layer = 4 * 48 + 2 * 64
-    for attention, more in (("self", 0), ("cross", 0), ("aligned_cross", 0), ("self_cross", 4 * 48)):
+    for attention, more in (("self", 0), ("cross", 0), ("self_cross", 4 * 48)):
         assert muon_flops(ModelShape(plain, 10, plain, attention), steps=1) == 2 * of_layer + more + 48
+    assert muon_flops(ModelShape(plain, 10, plain, "shared"), steps=1) == of_layer + 48
     assert muon_flops(ModelShape(gated, 10, gated), steps=1) == 2 * (4 * 48 + 3 * 64) + 48
 
 
@@ -76,8 +77,7 @@ def counted(run: Any) -> int:
         ({"decoder_embed_dim": 24, "decoder_ffn_embed_dim": 40, "decoder_attention_heads": 2}, True),
         ({"decoder_attention": "self_cross"}, True),
         ({"decoder_attention": "cross", "decoder_embed_dim": 16}, True),
-        ({"decoder_attention": "aligned_cross"}, True),
-        ({"decoder_attention": "aligned_cross", "decoder_embed_dim": 16}, True),
+        *(({"decoder_attention": "shared", "decoder_layers": layers}, True) for layers in (1, 2)),
         ({}, False),
         ({"decoder_layers": 0}, False),
         ({"layer": "modern", "positions": "rotary", "relative_buckets": "none"}, True),

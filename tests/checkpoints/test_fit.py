@@ -40,7 +40,7 @@ def last_layers(weights: dict[str, torch.Tensor], stack: str, layers: list[int])
     return found
 
 
-@pytest.mark.parametrize("attention", ["self", "cross", "aligned_cross"])
+@pytest.mark.parametrize("attention", ["self", "cross"])
 @pytest.mark.parametrize(
     ("encoder", "sources"),
     [

@@ -4,30 +4,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from fairseq_maelm.commands import continued
 
 RECIPE: dict[str, Any] = {"sequence-length": 64, "batch-sequences": 8, "passes": 1}
-OPTIONS = {"decoder-layers": 2, "decoder-attention": "aligned_cross", "max-update": 20}
+OPTIONS = {"decoder-attention": "shared", "max-update": 20}
 OPTIONS |= {"dropout": 0.1, "attention-dropout": 0.1}
 
 
-@pytest.mark.parametrize(
-    ("encoder", "given", "expected"),
-    [
-        ({"encoder_layers": 12}, (), 2),
-        ({"encoder_layers": 1}, (), 1),
-        ({"encoder_layers": 3, "local_attention": 8}, (), 1),
-        ({"encoder_layers": 4, "local_attention": 8}, (), 2),
-        ({"encoder_layers": 1}, ("decoder-layers",), 2),
-    ],
-    ids=str,
-)
-def test_a_new_decoder_has_no_more_layers_than_it_can_copy(encoder, given, expected, monkeypatch):
-    found = continued_options(monkeypatch, "mae-lm", given, **encoder)
-    assert (found["decoder-layers"], found["decoder-attention"]) == (expected, "aligned_cross")
-    assert continued_options(monkeypatch, "mlm", (), **encoder)["decoder-layers"] == 0
+def test_all_layers_of_an_encoder_without_a_decoder_predict(monkeypatch):
+    found = continued_options(monkeypatch, "mae-lm", (), encoder_layers=12)
+    assert (found["decoder-layers"], found["decoder-attention"]) == (12, "shared")
+    assert continued_options(monkeypatch, "mlm", (), encoder_layers=12)["decoder-layers"] == 0
+    assert "decoder-layers" not in continued_options(monkeypatch, "mae-lm", ("decoder-layers",), encoder_layers=12)
 
 
 def test_modern_layers_are_adapted_without_dropout(monkeypatch):
@@ -63,8 +51,5 @@ def continued_options(monkeypatch, objective, given, **encoder):
     return continued.continue_from(recipe, given, Path("base.pt"), [Path("data")], objective, None)["options"]
 
 
-@pytest.mark.parametrize("layers", [{}, {"decoder-layers": None}, {"decoder-layers": "two"}], ids=str)
-def test_layers_that_are_no_number_are_left_to_fairseq_train(layers: dict[str, Any]) -> None:
-    """A recipe without them, ``--set decoder-layers=none``, and a value that fairseq-train refuses in one line."""
-    options = {"decoder-attention": "aligned_cross", **layers}
-    assert continued._prediction(SimpleNamespace(has_decoder=False), "mae-lm", options) == {}
+def test_layers_of_another_decoder_are_left_to_the_size() -> None:
+    assert continued._prediction(SimpleNamespace(has_decoder=False), "mae-lm", {"decoder-attention": "cross"}) == {}

@@ -10,7 +10,7 @@ from support import FAMILIES, batch_of, model_of, plain_of, random_sequences
 from fairseq_maelm.data.masking_variants import EncoderView
 
 MODERN = FAMILIES["modern"]
-ALIGNED = {"decoder_attention": "aligned_cross"}
+SHARED = {"decoder_attention": "shared"}
 LENGTHS = [13, 30, 7, 2]
 MASKED = [[0, 3, 4, 12], [1, 2, 28], [6], [1]]
 
@@ -43,7 +43,7 @@ def plainly(
 
 def precise_enough(model):
     """Cross-attention's queries hardly matter at first: their gradients of 1e-6 need double precision."""
-    return model.double() if model.config.decoder_attention in ("cross", "aligned_cross") else model
+    return model.double() if model.config.decoder_attention == "cross" else model
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,14 @@ def precise_enough(model):
         ({"decoder_attention": "cross", "decoder_layers": 3, "decoder_positions": "rotary"}, False),
         ({**MODERN, "decoder_attention": "cross", "decoder_layers": 4}, False),
         ({**MODERN, "decoder_attention": "cross", "decoder_positions": "absolute"}, True),
-        ({**ALIGNED, "encoder_layers": 3, "decoder_layers": 2}, False),
-        ({**MODERN, **ALIGNED, "encoder_layers": 3, "decoder_layers": 3}, False),
-        ({**MODERN, **ALIGNED, "encoder_layers": 4, "decoder_layers": 3}, True),
-        (
-            {**MODERN, **ALIGNED, "encoder_layers": 5, "local_attention": 4, "global_every": 2, "decoder_layers": 2},
-            False,
-        ),
+        (SHARED, False),
+        ({**SHARED, "encoder_layers": 3, "positions": "rotary"}, False),
+        ({**SHARED, "encoder_layers": 3, "relative_buckets": "none", "decoder_layers": 1}, False),
+        ({**MODERN, **SHARED}, False),
+        ({**MODERN, **SHARED}, True),
+        ({**MODERN, **SHARED, "encoder_layers": 4, "decoder_layers": 3, "rotary_base": 9}, False),
+        ({**MODERN, **SHARED, "encoder_layers": 4, "local_attention": 4, "decoder_layers": 3}, False),
+        ({**SHARED, "encoder_layers": 3, "local_attention": 6, "global_every": 2, "decoder_layers": 3}, False),
     ],
 )
 def test_outputs_and_gradients_equal(changes, kept):
@@ -104,7 +105,7 @@ def test_outputs_and_gradients_equal(changes, kept):
     assert_gradients_equal(model, state)
 
 
-@pytest.mark.parametrize("attention", ["self", "cross", "aligned_cross"])
+@pytest.mark.parametrize("attention", ["self", "cross", "shared"])
 def test_loss_with_masks_of_some_sequences_kept(family, attention):
     """The paper's delta: states at predicted positions enter the decoder in some sequences and not in others."""
     model = precise_enough(model_of(**family, decoder_attention=attention, encoder_layers=3, decoder_layers=3))

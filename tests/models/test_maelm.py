@@ -13,7 +13,7 @@ from support import batch_of, dictionary_of, model_config, model_of, random_sequ
 from fairseq_maelm.models.checks import check_config, warn_of_a_deep_decoder
 from fairseq_maelm.models.maelm import MaelmModel, complete_config
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
-from fairseq_maelm.modules.transformer import CROSS_ONLY, DECODER_ATTENTION
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 
 def fresh_model(**changes):
@@ -47,7 +47,7 @@ def test_sizes_keep_the_papers_rule_for_the_decoder():
     ("encoder", "decoder", "attention", "warned"),
     [
         *[(12, 4, "self", 0), (12, 5, "self", 1), (6, 2, "self", 0), (2, 1, "self", 0), (2, 2, "self", 1)],
-        *[(2, 0, "self", 0), (12, 6, "cross", 0), (12, 12, "aligned_cross", 0)],
+        *[(2, 0, "self", 0), (12, 6, "cross", 0), (12, 12, "shared", 0)],
     ],
 )
 def test_a_decoder_of_more_than_a_third_is_told_in_a_line(encoder, decoder, attention, warned, caplog):
@@ -105,9 +105,11 @@ def test_every_layer_norm_has_the_number(attention: str, decoder_layers: int) ->
     for eps in (1e-5, 1e-12):
         model = model_of(layer_norm_eps=eps, decoder_layers=decoder_layers, **changes)
         norms = [part for part in model.modules() if isinstance(part, torch.nn.LayerNorm)]
-        # Of the embeddings, of two layers, of the head; a decoder has one in front, and two or three in each layer.
-        in_layer = 2 if attention in ("self", *CROSS_ONLY) else 3
-        assert len(norms) == 1 + 2 * 2 + 1 + (decoder_layers and 1 + decoder_layers * in_layer)
+        # Of the embeddings, of two layers, of the head; a decoder with separate layers has one in front, and two or three
+        # in each layer.
+        in_layer = 2 if attention in ("self", "cross") else 3
+        own_layers = 0 if attention == "shared" else decoder_layers
+        assert len(norms) == 1 + 2 * 2 + 1 + (own_layers and 1 + own_layers * in_layer)
         assert {each.eps for each in norms} == {eps}
 
 

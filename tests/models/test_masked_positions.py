@@ -16,7 +16,7 @@ from fairseq_maelm.data.masking_variants import EncoderView, output_rows
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules.attention import cross
 from fairseq_maelm.modules.output_positions import OutputPositions
-from fairseq_maelm.modules.transformer import CROSS_ONLY, DECODER_ATTENTION
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 PADDED = ([13, 30, 7, 2], [[0, 3, 4, 12], [1, 2, 28], [6], [1]])
 # As many masks in each sequence, and no padding.
@@ -127,7 +127,7 @@ def rows_through(module: torch.nn.Module, model: MaelmModel, net_input: dict[str
     return sum(counts)
 
 
-@pytest.mark.parametrize("attention", ["self", "self_cross", "cross", "aligned_cross"])
+@pytest.mark.parametrize("attention", ["self", "self_cross", "cross"])
 def test_positions_that_nothing_reads_are_left_out(family, attention):
     model = model_of(**family, decoder_attention=attention)
     net_input, target = batch(*PADDED)
@@ -135,13 +135,21 @@ def test_positions_that_nothing_reads_are_left_out(family, attention):
     first, last = model.decoder.layers
     attend = last.self_attn if attention == "self" else last.cross_attn
     for module in (last.fc1, last.final_layer_norm, attend.out_proj):
-        assert rows_through(module, model, net_input) == (predicted if attention in CROSS_ONLY else slots)
+        assert rows_through(module, model, net_input) == (predicted if attention == "cross" else slots)
         assert rows_through(module, model, net_input, target=target) == predicted
     # Without self-attention no slot reads another, so the first layer needs no more than the last.
-    assert rows_through(first.fc1, model, net_input, target=target) == (predicted if attention in CROSS_ONLY else slots)
-    if attention in CROSS_ONLY:
+    assert rows_through(first.fc1, model, net_input, target=target) == (predicted if attention == "cross" else slots)
+    if attention == "cross":
         assert rows_through(first.cross_attn.q_proj, model, net_input, target=target) == predicted
         assert rows_through(model.decoder.layernorm_embedding, model, net_input, target=target) == predicted
+
+
+def test_a_shared_decoder_computes_masks_in_its_layers_only(family):
+    model = model_of(**family, encoder_layers=4, decoder_attention="shared", decoder_layers=2)
+    net_input, target = batch(*PADDED)
+    visible, predicted = net_input["src_tokens"].numel(), len(target)
+    counts = [rows_through(layer.fc1, model, net_input, target=target) for layer in model.encoder.layers]
+    assert counts == [visible, visible, visible + predicted, predicted]
 
 
 def test_the_encoders_last_layer_leaves_them_out_without_a_decoder(family):

@@ -37,7 +37,7 @@ def losses_and_gradients(model: MaelmModel, seed: int = 7) -> tuple[Tensor, dict
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("decoder_attention", ["self", "self_cross", "cross", "aligned_cross"])
+@pytest.mark.parametrize("decoder_attention", ["self", "self_cross", "cross", "shared"])
 def test_recomputed_gradients_are_the_same_bit_for_bit_with_dropout(
     precision: str, decoder_attention: str, family: str
 ) -> None:
@@ -47,7 +47,7 @@ def test_recomputed_gradients_are_the_same_bit_for_bit_with_dropout(
     expected_loss, expected = losses_and_gradients(plain)
     loss, gradients = losses_and_gradients(recomputed)
     assert torch.equal(loss, expected_loss)
-    assert len(expected) > 25
+    assert len(expected) > 15
     for name, gradient in expected.items():
         assert (gradient is None) == (gradients[name] is None)
         assert gradient is None or torch.equal(gradients[name], gradient), name

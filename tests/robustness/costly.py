@@ -107,8 +107,8 @@ def _shared(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _deep(state: dict[str, Any]) -> dict[str, Any]:
-    """A decoder that reads layer by layer an encoder of far more layers than the file has."""
-    state["cfg"]["model"] |= {"decoder_attention": "aligned_cross", "encoder_layers": 2**32}
+    """A decoder of the layers of an encoder that has far more of them than the file."""
+    state["cfg"]["model"] |= {"decoder_attention": "shared", "decoder_layers": 2**31, "encoder_layers": 2**32}
     return state
 
 

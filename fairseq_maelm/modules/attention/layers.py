@@ -10,6 +10,7 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.local import attend_local
 from fairseq_maelm.modules.attention.packed_qkv import split_packed
 from fairseq_maelm.modules.attention.rotary import rotate, split_rotated
+from fairseq_maelm.modules.attention.streams import TwoStreams, join
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.output_positions import OutputPositions
 
@@ -84,6 +85,12 @@ class MultiHeadAttention(nn.Module):
         if self.rotary_base is not None:
             assert bias is not None, "rotary attention needs positions"
             query = rotate(query, bias.query_rotations[self.rotary_base])
+        return self._attend_from_heads(query, key, value, bias, output_at)
+
+    def _attend_from_heads(
+        self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None
+    ) -> Tensor:
+        """Attend from rotated queries <float>[B, Q, H, d_h], or <float>[M, H, d_h] with ``output_at``."""
         if output_at is not None:
             batch, _, length, _ = key.shape
             # Local attention in blocks needs a query for each token.
@@ -114,8 +121,19 @@ class SelfAttention(MultiHeadAttention):
         self.qkv_proj = nn.Linear(config.embed_dim, 3 * config.embed_dim, not config.modern)
         self.out_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
 
-    def forward(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None = None) -> Tensor:
-        """Attend within <float>[B, S, D]; return <float>[B, S, D], or with ``output_at`` <float>[M, D]."""
+    def forward(
+        self,
+        states: Tensor,
+        bias: AttentionBias | TwoStreams | None,
+        output_at: OutputPositions | TwoStreams | None = None,
+    ) -> Tensor:
+        """Attend within <float>[B, S, D]; return <float>[B, S, D], or with ``output_at`` <float>[M, D].
+
+        With ``TwoStreams``, the states are <float>[B * S + M, D].
+        """
+        if isinstance(bias, TwoStreams):
+            return self.out_proj(self._attend_streams(states, bias, output_at is not None))
+        assert not isinstance(output_at, TwoStreams)
         if output_at is not None:
             return self.out_proj(self._attend_from(states, bias, output_at))
         qkv = self.qkv_proj(states).unflatten(-1, (3, self.num_heads, -1))
@@ -135,10 +153,34 @@ class SelfAttention(MultiHeadAttention):
 
     def _attend_from(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions) -> Tensor:
         """Attend from the output positions to all positions; return the result before the output projection."""
-        sizes = [states.shape[2], 2 * states.shape[2]]
-        query_weight, kv_weight = self.qkv_proj.weight.split(sizes)
-        query_bias, kv_bias = (None, None) if self.qkv_proj.bias is None else self.qkv_proj.bias.split(sizes)
-        queries = F.linear(output_at.take(states), query_weight, query_bias)
-        packed = F.linear(states, kv_weight, kv_bias).unflatten(-1, (2, self.num_heads, -1))
+        query_projection, kv_projection = self._projections(states)
+        queries = F.linear(output_at.take(states), *query_projection)
+        packed = F.linear(states, *kv_projection).unflatten(-1, (2, self.num_heads, -1))
         key, value = self._split(packed, bias)
         return self.attend(queries, key, value, bias, output_at)
+
+    def _attend_streams(self, rows: Tensor, streams: TwoStreams, masks_alone: bool) -> Tensor:
+        """Attend from both streams or from the masks alone; return the result before the output projection."""
+        query_projection, kv_projection = self._projections(rows)
+        weights = kv_projection if masks_alone else (self.qkv_proj.weight, self.qkv_proj.bias)
+        packed = F.linear(rows, *weights)[None].unflatten(-1, (2 if masks_alone else 3, self.num_heads, -1))
+        *query, key, value = (streams.split_heads(heads) for heads in self._split(packed, streams.rows_bias))
+        if masks_alone:
+            queries = F.linear(streams.take(rows), *query_projection).unflatten(-1, (self.num_heads, -1))
+            if self.rotary_base is not None:
+                queries = rotate(queries, streams.rotations[self.rotary_base])
+        else:
+            queries = query[0][1]
+        gather = streams.read_by_masks if self.window is None else streams.at_their_slots
+        bias = streams.masks_bias if self.window is None else streams.full_bias
+        attended = self._attend_from_heads(queries, gather(*key), gather(*value), bias, streams.masks_at)
+        if masks_alone:
+            return attended
+        of_visible = self._attend_heads(query[0][0], key[0], value[0], streams.bias)
+        return join(of_visible.flatten(2), attended)
+
+    def _projections(self, states: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+        """Return weight and bias of the queries, and those of the keys and values."""
+        sizes = [states.shape[-1], 2 * states.shape[-1]]
+        biases = (None, None) if self.qkv_proj.bias is None else self.qkv_proj.bias.split(sizes)
+        return list(zip(self.qkv_proj.weight.split(sizes), biases))

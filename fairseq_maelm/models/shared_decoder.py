@@ -1,0 +1,91 @@
+"""A decoder without weights: the encoder's last layers predict the masked tokens."""
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_maelm.batch import Layout
+from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.rotary import Rotation, rotations
+from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_keys, hidden_masks, join
+from fairseq_maelm.modules.output_positions import OutputPositions, predicted_positions
+
+
+class SharedDecoder(nn.Module):
+    """The encoder's last layers, applied to visible tokens and to masks.
+
+    Masks enter at the first of these layers. They read all tokens, but no visible token reads a mask, so that the
+    encoder computes what it computes without masks. Predicted tokens that the encoder sees have their own states.
+
+    Args:
+        layers: number n of the encoder's last layers, at least 1.
+
+    Attributes:
+        attention: the value of ``--decoder-attention``.
+        reads_encoder: True, because masks attend to the states of visible tokens.
+        autoregressive: False.
+        layers: empty, because the layers are the encoder's.
+    """
+
+    attention = "shared"
+    reads_encoder = True
+    autoregressive = False
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.depth, self.layers = layers, nn.ModuleList()
+
+    def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
+        """Return the masks' embeddings <float>[M, D]; without a layout, the encoder's states <float>[B, S, D]."""
+        if layout is None:
+            return visible.states
+        positions = layout["predicted_slots"] % layout["padded_length"]
+        return encoder.embed_masks(visible.mask_embedding, positions)
+
+    def forward(
+        self,
+        full: Tensor,
+        visible: EncoderOutput,
+        encoder: MaelmEncoder,
+        layout: Layout | None,
+        output_at: OutputPositions | None = None,
+    ) -> Tensor:
+        """Decode the result of ``reassemble``: <float>[M, D], or <float>[B, S, D] without a layout.
+
+        ``visible`` are the states before the shared layers.
+        """
+        layers = encoder.layers[-self.depth :]
+        if layout is None:
+            states = full
+            for layer in layers:
+                states = layer(states, visible.bias)
+            return encoder.normalize(states)
+        streams = self._streams(visible, encoder, layout, full)
+        rows = join(visible.states, full)
+        keeps = len(layout["returned_outputs"]) > 0
+        for number, layer in enumerate(layers):
+            is_last = number == len(layers) - 1
+            rows = layer(rows, streams, streams if is_last and not keeps else None)
+        if keeps:
+            own = rows.index_select(0, layout["returned_rows"])
+            rows = streams.take(rows).index_copy(0, layout["returned_outputs"], own)
+        return encoder.normalize(rows)
+
+    def _streams(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout, masks: Tensor) -> TwoStreams:
+        config, tokens, masks_at = encoder.layer_config, visible.tokens, predicted_positions(layout)
+        length, places = layout["padded_length"], layout["predicted_slots"] % layout["padded_length"]
+        of_distance = None if visible.bias is None else visible.bias.of_distance
+        own_places, own_hidden = masks_at.pad(places, len(tokens)), hidden_masks(layout, len(tokens))
+        masks_bias = AttentionBias(
+            of_distance,
+            torch.cat([layout["positions"], own_places], dim=1),
+            hidden=torch.cat([hidden_keys(layout, tokens), own_hidden], dim=1),
+            query_positions=own_places,
+        )
+        full_bias = AttentionBias(of_distance, torch.arange(length, device=places.device)[None], layout["lengths"])
+        of_rows = torch.cat([layout["positions"].flatten(), places])[None]
+        turns = rotations(of_rows, config.rotary_bases, config.head_dim, masks)
+        of_masks = {base: Rotation(*(table[0, tokens.numel() :] for table in turn)) for base, turn in turns.items()}
+        biases = masks_bias, full_bias, AttentionBias(rotations=turns)
+        rows = layout["visible_rows"], layout["visible_slots"]
+        return TwoStreams(len(tokens), tokens.shape[1], visible.bias, masks_at, *biases, of_masks, *rows)
