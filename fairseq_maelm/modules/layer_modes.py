@@ -28,7 +28,8 @@ class Layer(nn.Module):
     def __call__(self, states: Tensor, *others: Any, **options: Any) -> Any:
         """Run ``forward`` with these arguments."""
         call: Callable[..., Any] = self._call_impl
-        single = len(states) == 1
+        # The rows of two streams are those of all sequences.
+        single = getattr(others[0] if others else None, "sequences", len(states)) == 1
         if self.training and self.compiles and worth_compiling(states) and not (single and self._compiled_for_many):
             self._compiled_for_many = not single
             if self._compiled_call_impl is None:

@@ -105,8 +105,8 @@ def test_every_layer_norm_has_the_number(attention: str, decoder_layers: int) ->
     for eps in (1e-5, 1e-12):
         model = model_of(layer_norm_eps=eps, decoder_layers=decoder_layers, **changes)
         norms = [part for part in model.modules() if isinstance(part, torch.nn.LayerNorm)]
-        # Of the embeddings, of two layers, of the head; a decoder with separate layers has one in front, and two or three
-        # in each layer.
+        # Of the embeddings, of two layers, of the head; a decoder with separate layers has one in front, and two or
+        # three in each layer.
         in_layer = 2 if attention in ("self", "cross") else 3
         own_layers = 0 if attention == "shared" else decoder_layers
         assert len(norms) == 1 + 2 * 2 + 1 + (own_layers and 1 + own_layers * in_layer)

@@ -136,7 +136,7 @@ def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
     if model.lm_head is None:
         found.append("the checkpoint has no LM head, because it was fine-tuned")
     if model.decoder is not None and model.decoder.reads_encoder:
-        found.append(f"its decoder has cross-attention (--decoder-attention {model.decoder.attention})")
+        found.append(f"masks read the encoder's states (--decoder-attention {model.decoder.attention})")
     elif model.decoder is not None and form != "maelm":
         found.append(f"it predicts masked tokens by its decoder, which {FORMATS[form]} does not have")
     elif form != "maelm" and (not view.asks_with_masks or view.masked_input == "reset"):
