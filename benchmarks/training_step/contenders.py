@@ -54,10 +54,9 @@ CONTENDERS = {
             "adapt",
             "ours",
             "`maelm pretrain --checkpoint`",
-            "an imported encoder with a new decoder of two layers of cross-attention; fairseq's Trainer",
+            "an imported encoder, whose layers predict the masked tokens (shared); fairseq's Trainer",
             "DATA of random_encoder.py",
             gated=None,
-            decoder_layers=2,
         ),
         Contender(
             "run_mlm",
@@ -93,6 +92,7 @@ CHANGES = {
     "recompute": ["--checkpoint-activations"],
     "adam": ["--optimizer", "adam"],
     "cross": ["--decoder-attention", "cross"],
+    "shared": ["--decoder-attention", "shared"],
     "local": ["--local-attention", "128", "--rotary-base", "160000", "--local-rotary-base", "10000"],
 }
 # Published ModernBERT reads so many tokens in two of three layers.
@@ -139,9 +139,19 @@ def window(name: str, settings: Settings) -> int | None:
 
 
 def decoder_layers(name: str, settings: Settings) -> int:
-    """Return the contender's number, or else that of the settings."""
+    """Return the contender's number, or else that of the settings; a shared decoder has all layers of the encoder."""
     contender, _ = split_name(name)
+    if decoder_attention(name) == "shared":
+        return settings.layers
     return settings.decoder_layers if contender.decoder_layers is None else contender.decoder_layers
+
+
+def decoder_attention(name: str) -> str:
+    """Return the value of ``--decoder-attention`` of one of ours or of the authors' code."""
+    contender, changes = split_name(name)
+    if contender.name == "adapt":
+        return "shared"
+    return next((change for change in ("cross", "shared") if change in changes), "self")
 
 
 def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
@@ -162,7 +172,7 @@ def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
     options += ["--num-workers", str(settings.num_workers), "--data-buffer-size", buffered]
     if settings.device == "cpu":
         options.append("--cpu")
-    return options + _of_model(contender, settings)
+    return options + _of_model(name, settings)
 
 
 def _adaptation(settings: Settings, data: str) -> list[str]:
@@ -188,13 +198,14 @@ def _widths(part: str, contender: Contender, settings: Settings) -> list[str]:
     ]
 
 
-def _of_model(contender: Contender, settings: Settings) -> list[str]:
+def _of_model(name: str, settings: Settings) -> list[str]:
+    contender, _ = split_name(name)
     positions = ["--max-positions", str(settings.length)]
     if contender.kind == "ours":
         arch = "maelm_modern_150m" if contender.gated else "maelm_base"
         ours = ["--task", "maelm", "--criterion", "maelm", "--arch", arch, "--decoder-attention", "self", *positions]
         kept = ["--masked-input", "kept"] if contender.name == "mlm" else []
-        return [*ours, *kept, "--decoder-layers", str(decoder_layers(contender.name, settings))]
+        return [*ours, *kept, "--decoder-layers", str(decoder_layers(name, settings))]
     stock = ["--task", "masked_lm", "--criterion", "masked_lm", "--optimizer", "adam"]
     if contender.kind == "fairseq":
         return [*stock, "--arch", "roberta_base", *positions]

@@ -218,19 +218,18 @@ def _two_streams(
     products: list[MatrixProduct] = []
     for number in range(stack.layers):
         stage = "encoder" if number < stack.layers - depth else "decoder"
-        entered = masks if stage == "decoder" else 0.0
-        tokens, asking = visible + entered, entered if number == stack.layers - 1 else visible + entered
-        made, read = _attention(stack, stage, sequences, asking, tokens, 0.0), stack.reach(number)
-        if asking == tokens:
+        reach, is_last = stack.reach(number), number == stack.layers - 1
+        streams = [] if is_last else [(visible, min(visible, reach))]
+        streams += [(masks, min(length, reach))] if stage == "decoder" else []
+        asking, tokens = sum(rows for rows, _ in streams), visible + (masks if stage == "decoder" else 0.0)
+        if is_last:
+            made = _attention(stack, stage, sequences, asking, tokens, 0.0)
+        else:
             made = _self_attention(stack, stage, sequences, tokens, 0.0)
+        for rows, read in streams:
+            made += _attention(stack, stage, sequences, rows, 0.0, read)[2:4]
         products += [product for product in made if product.flops]
-        pairs = visible * min(visible, read) * (number < stack.layers - 1) + entered * min(length, read)
-        heads, head_dim = sequences * stack.attention_heads, stack.embed_dim / stack.attention_heads
-        products += [
-            MatrixProduct(stage, "attention logits", heads, pairs, head_dim, 1),
-            MatrixProduct(stage, "weighted values", heads, pairs, 1, head_dim),
-            *_feed_forward(stack, stage, sequences * asking),
-        ]
+        products += _feed_forward(stack, stage, sequences * asking)
     return products
 
 

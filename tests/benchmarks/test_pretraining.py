@@ -157,7 +157,7 @@ def test_options_say_what_is_compared():
     assert split_name("maelm+compile") == (CONTENDERS["maelm"], ["compile"])
 
 
-@pytest.mark.parametrize("name", ["maelm", "mlm", "modern", "maelm+cross", "modern+cross+local"])
+@pytest.mark.parametrize("name", ["maelm", "mlm", "modern", "maelm+cross", "modern+cross+local", "modern+shared+local"])
 def test_our_models_are_those_whose_cost_is_counted(name):
     changes = [word for change in split_name(name)[1] for word in CHANGES[change]]
     words = [*fairseq_options(name, SETTINGS, "DATA"), *changes]
@@ -259,7 +259,7 @@ def test_adaptation_beside_run_mlm(tmp_path):
     assert "with data" not in output.with_suffix(".md").read_text()
     ours, theirs = (run["contenders"][name] for name in ("adapt", "run_mlm"))
     assert ours["sizes"]["vocabulary"] >= theirs["sizes"]["vocabulary"] == 30_522
-    # Two layers of cross-attention, without the decoder's embedding of two token types.
+    # Without the embedding of two token types.
     assert ours["sizes"]["visible"] == pytest.approx(0.7 * 32, abs=1) and theirs["sizes"]["visible"] == 32
     assert ours["sizes"]["predicted"] == pytest.approx(0.3 * 32, abs=1)
     assert ours["wall"]["ratios"]["run_mlm"][0] > 0 and not theirs["profile"]
