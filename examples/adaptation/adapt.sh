@@ -13,9 +13,9 @@ SEQUENCES=${SEQUENCES:-32}  # sequences of 512 tokens on each GPU in a step
 LR=${LR:-1e-4}
 DROPOUT=${DROPOUT:-0}      # 0 for ModernBERT and Ettin, 0.1 for encoders like BERT and RoBERTa
 
-# The encoder and its sizes come from the checkpoint. The decoder, which is thrown away afterwards, begins as a copy of
-# the encoder's last layers.
-MODEL=(--arch maelm --finetune-from-model "$CHECKPOINT" --decoder-layers 2 --decoder-attention aligned_cross
+# The encoder and its sizes come from the checkpoint. Its own layers predict the masked tokens: masks read all tokens, but
+# no other token reads a mask.
+MODEL=(--arch maelm --finetune-from-model "$CHECKPOINT" --decoder-attention shared
        --dropout "$DROPOUT" --attention-dropout "$DROPOUT")
 MASKS=(--masked-input dropped --mask-prob 0.3 --leave-unmasked-prob 0 --random-token-prob 0 --protect-special-tokens)
 BATCH=(--tokens-per-sample 512 --sample-break-mode complete_doc --max-tokens $((512 * SEQUENCES))

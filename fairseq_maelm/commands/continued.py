@@ -52,7 +52,7 @@ def continue_from(
     length = min(wanted, model.max_positions)
     if "sequence-length" in given and length < wanted:
         raise ValueError(f"--set sequence-length={wanted}: {path} has {length} positions, so give at most {length}")
-    decided = _prediction(checkpoint, objective, recipe["options"])
+    decided = _prediction(checkpoint, objective)
     if model.layer == "modern":
         decided = {**decided, **_WITHOUT_DROPOUT}
     options = {**recipe["options"], **{name: decided[name] for name in decided if name not in given}}
@@ -80,19 +80,10 @@ def _check_vocabulary(checkpoint: Checkpoint, folder: Path) -> None:
         )
 
 
-def _prediction(checkpoint: Checkpoint, objective: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for predicting masked tokens; an option with the value None is left to the checkpoint.
-
-    Args:
-        checkpoint: the checkpoint to continue from.
-        objective: "mae-lm" or "mlm".
-        options: options of the recipe.
-    """
-    if not checkpoint.has_decoder and objective == "mlm":
-        return _MLM
+def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
+    """Return the options for predicting masked tokens; an option with the value None is left to the checkpoint."""
     if not checkpoint.has_decoder:
-        shared = options.get("decoder-attention") == "shared"
-        return {"decoder-layers": checkpoint.config.model.encoder_layers} if shared else {}
+        return _MLM if objective == "mlm" else {}
     if objective == "mlm":
         raise ValueError(
             f"{checkpoint.path} predicts masked tokens by its decoder, so its encoder cannot be trained by --objective "

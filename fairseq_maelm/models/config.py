@@ -47,7 +47,9 @@ class MaelmModelConfig(FairseqDataclass):
     encoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width ({_OF_SIZE})")
     encoder_attention_heads: Optional[int] = option(None, help=f"attention heads ({_OF_SIZE})")
     decoder_layers: Optional[int] = option(
-        None, help=f"decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa ({_OF_SIZE})"
+        None,
+        help="decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa "
+        f"({_OF_SIZE}; with --decoder-attention shared, all of the encoder's)",
     )
     decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = option(  # type: ignore[valid-type]
         None,

@@ -48,7 +48,8 @@ DEFAULT_SIZE = "maelm_base"
 def fill_from_size(config: Any, name: str) -> None:
     """Fill in options that are None or missing with those of a named architecture.
 
-    With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder.
+    With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder. With decoder
+    attention "shared", a missing number of decoder layers becomes that of the encoder.
 
     Args:
         config: argparse.Namespace or omegaconf.DictConfig of the model; changed in place.
@@ -57,6 +58,8 @@ def fill_from_size(config: Any, name: str) -> None:
     size = dict(SIZES.get(name, SIZES[DEFAULT_SIZE]))
     if getattr(config, "decoder_layers", None) == 0:
         size["decoder_attention"] = "self"
+    if getattr(config, "decoder_attention", None) == "shared":
+        size["decoder_layers"] = getattr(config, "encoder_layers", None) or size["encoder_layers"]
     for field, value in size.items():
         if getattr(config, field, None) is None:
             setattr(config, field, value)

@@ -11,11 +11,11 @@ OPTIONS = {"decoder-attention": "shared", "max-update": 20}
 OPTIONS |= {"dropout": 0.1, "attention-dropout": 0.1}
 
 
-def test_all_layers_of_an_encoder_without_a_decoder_predict(monkeypatch):
+def test_the_objective_decides_how_an_encoder_without_a_decoder_predicts(monkeypatch):
     found = continued_options(monkeypatch, "mae-lm", (), encoder_layers=12)
-    assert (found["decoder-layers"], found["decoder-attention"]) == (12, "shared")
-    assert continued_options(monkeypatch, "mlm", (), encoder_layers=12)["decoder-layers"] == 0
-    assert "decoder-layers" not in continued_options(monkeypatch, "mae-lm", ("decoder-layers",), encoder_layers=12)
+    assert found["decoder-attention"] == "shared" and "decoder-layers" not in found
+    found = continued_options(monkeypatch, "mlm", (), encoder_layers=12)
+    assert (found["decoder-layers"], found["decoder-attention"]) == (0, None)
 
 
 def test_modern_layers_are_adapted_without_dropout(monkeypatch):
@@ -49,7 +49,3 @@ def continued_options(monkeypatch, objective, given, **encoder):
     monkeypatch.setattr(continued, "dictionary_fingerprint", lambda dictionary: 1)
     recipe = {**RECIPE, "options": OPTIONS}
     return continued.continue_from(recipe, given, Path("base.pt"), [Path("data")], objective, None)["options"]
-
-
-def test_layers_of_another_decoder_are_left_to_the_size() -> None:
-    assert continued._prediction(SimpleNamespace(has_decoder=False), "mae-lm", {"decoder-attention": "cross"}) == {}
