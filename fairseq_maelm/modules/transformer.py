@@ -11,7 +11,7 @@ from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
 from fairseq_maelm.modules.attention.streams import TwoStreams
 from fairseq_maelm.modules.autocast import LayerNorm
 from fairseq_maelm.modules.dropout import add_dropped
-from fairseq_maelm.modules.layer_modes import Layer
+from fairseq_maelm.modules.layer_modes import Layer, recomputed
 from fairseq_maelm.modules.output_positions import OutputPositions
 
 # The paper's layer (Vaswani et al., 2017: LayerNorm after each residual sum) and ModernBERT's (Warner et al., 2024:
@@ -73,7 +73,8 @@ class TransformerLayer(Layer):
             queries = self._before(states, self.cross_attn_layer_norm)
             attended = self.cross_attn(queries, memory, memory_bias, output_at)
             states = self._add(states, attended, self.cross_attn_layer_norm)
-        transformed = self.fc2(self._activate(self.fc1(self._before(states, self.final_layer_norm))))
+        inner = recomputed(lambda rows: self.fc1(self._before(rows, self.final_layer_norm)), states)
+        transformed = recomputed(lambda rows: self.fc2(self._activate(rows)), inner)
         return self._add(states, transformed, self.final_layer_norm)
 
     def _before(self, states: Tensor, norm: LayerNorm | None) -> Tensor:

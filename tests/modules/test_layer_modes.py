@@ -100,6 +100,18 @@ def test_nothing_is_recomputed_outside_training(monkeypatch: pytest.MonkeyPatch)
 # Compiling
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_large_states_keep_less_and_give_the_same_gradients(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"decoder_attention": "shared", **DROPOUT, **FAMILIES[family]}
+    expected_loss, expected = losses_and_gradients(model_of(**options))
+    plain = kept_bytes(model_of(**options))
+    monkeypatch.setattr(layer_modes, "_LARGE", 1)
+    loss, gradients = losses_and_gradients(model_of(**options))
+    assert torch.equal(loss, expected_loss)
+    assert all(torch.equal(gradients[name], gradient) for name, gradient in expected.items())
+    assert kept_bytes(model_of(**options)) < 0.92 * plain
+
+
 def test_nothing_is_compiled_on_a_cpu_or_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Layer] = []
     monkeypatch.setattr(Layer, "compile", lambda layer, **options: compiled.append(layer))
