@@ -1,4 +1,4 @@
-"""What a modern recipe pretrains, whose decoder has cross-attention alone, is taken by every command that predicts."""
+"""What modern recipes pretrain, with either of their decoders, is taken by every command that predicts."""
 
 import csv
 import re
@@ -20,13 +20,20 @@ TEXT = "The sailor takes the <mask> to the harbour."
 UPDATES = 3
 
 
+@pytest.fixture(scope="module", params=["cross", "shared"])
+def attention(request: pytest.FixtureRequest) -> str:
+    """The decoder's attention."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pretrained(attention: str, toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The save folder of a few updates by the recipe, with averaged weights."""
     folder = tmp_path_factory.mktemp("recipe") / "run"
     words = ["maelm", "pretrain", toy_data, "--output", folder, "--recipe", "modern_17m", "--gpus", 0]
     options = ["--store-ema", "--ema-decay", 0.5, "--disable-validation", "--save-interval-updates", 1]
-    run([*words, "--set", f"max-update={UPDATES}", "--", *options, "--keep-interval-updates", UPDATES])
+    changes = [f"max-update={UPDATES}", f"decoder-attention={attention}"]
+    run([*words, "--set", *changes, "--", *options, "--keep-interval-updates", UPDATES])
     return folder
 
 
@@ -34,14 +41,15 @@ def call(*words: Any) -> None:
     cli.main([str(word) for word in words])
 
 
-def test_the_average_has_the_decoder(pretrained: Path, tmp_path: Path) -> None:
+def test_the_average_has_the_decoder(attention: str, pretrained: Path, tmp_path: Path) -> None:
     call("export", "--format", "fairseq", "--averaged-weights", "--checkpoint", pretrained / LAST, "--output", tmp_path)
     found = read_checkpoint(next(tmp_path.glob("*.pt")))
-    assert (found.config.model.decoder_attention, found.config.model.decoder_layers) == ("cross", 2)
+    layers = {"cross": 2, "shared": 7}[attention]
+    assert (found.config.model.decoder_attention, found.config.model.decoder_layers) == (attention, layers)
     # The average begins with the first update: 1/4, 1/4 and 1/2 of the weights that were saved.
     saved = [read_checkpoint(pretrained / f"checkpoint_1_{update}.pt").weights for update in range(1, UPDATES + 1)]
     for name, weight in found.weights.items():
-        if ".cross_attn." in name:
+        if "_attn." in name:
             expected = saved[0][name] / 4 + saved[1][name] / 4 + saved[2][name] / 2
             torch.testing.assert_close(weight, expected, rtol=1e-5, atol=1e-7)
 
@@ -71,10 +79,10 @@ def test_fill_score_and_prompts(pretrained: Path, tmp_path: Path, capsys: pytest
     assert {name: float(answer[header.index(f"P({name})")]) for name in WORDS} == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_encoder_goes_out_and_the_folder_predicts(pretrained: Path, tmp_path: Path) -> None:
+def test_the_encoder_goes_out_and_the_folder_predicts(attention: str, pretrained: Path, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     words = ["--output", folder, "--format", "modernbert", "--complete"]
     call("export", "--checkpoint", pretrained / LAST, *words)
     whole, own = MaelmModel.from_pretrained(str(folder)), MaelmModel.from_pretrained(str(pretrained), LAST)
-    assert whole.model.decoder.attention == "cross"
+    assert whole.model.decoder.attention == attention
     assert whole.fill_mask(TEXT, topk=5) == own.fill_mask(TEXT, topk=5)
