@@ -60,10 +60,10 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
             )
         setattr(cfg, name, known)
     keeps = getattr(TASK_REGISTRY.get(getattr(cfg, "task", None)), "predicts_masked_tokens", False)
-    shares = not checkpoint.has_decoder and getattr(cfg, "decoder_attention", None) == "shared"
+    if not checkpoint.has_decoder and getattr(cfg, "decoder_attention", None) == "shared":
+        # With all layers, the decoder begins as what the checkpoint has learned.
+        model["decoder_layers"] = model["encoder_layers"]
     for name in DECODER_OPTIONS if keeps or checkpoint.has_decoder else ():
-        if shares and name == "decoder_layers":
-            continue  # all of the encoder's layers, unless the option is given
         default = MaelmModelConfig.__dataclass_fields__[name].default
         if getattr(cfg, name, default) == default:
             setattr(cfg, name, model[name])

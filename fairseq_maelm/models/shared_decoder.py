@@ -82,7 +82,8 @@ class SharedDecoder(nn.Module):
             hidden=torch.cat([hidden_keys(layout, tokens), own_hidden], dim=1),
             query_positions=own_places,
         )
-        full_bias = AttentionBias(of_distance, torch.arange(length, device=places.device)[None], layout["lengths"])
+        positions = torch.arange(length, device=places.device)[None]
+        full_bias = AttentionBias(of_distance, positions, layout["lengths"], max_positions=encoder.longest)
         of_rows = torch.cat([layout["positions"].flatten(), places])[None]
         turns = rotations(of_rows, config.rotary_bases, config.head_dim, masks)
         of_masks = {base: Rotation(*(table[0, tokens.numel() :] for table in turn)) for base, turn in turns.items()}

@@ -7,9 +7,10 @@ POSITIONS = ("absolute", "rotary")
 
 # The widths and heads are those of the encoder and the decoder. The last two columns are for the relative bias (paper,
 # Table 3). The decoder has at least one layer. The paper's decoder has self-attention and 1/6 to 1/3 of the encoder's
-# layers (section 3): a deeper one learns to predict without a good encoder. In the modern sizes it has only
-# cross-attention, which predicts better at equal compute (examples/evidence). Sizes smaller than base are our choice;
-# the paper has none. The modern sizes are Ettin's (Weller et al., 2025), except maelm_modern_tiny, which is for tests.
+# layers (section 3): a deeper one learns to predict without a good encoder. In the modern sizes it consists of the
+# encoder's last layers, which predicts better at equal compute (examples/evidence). Sizes smaller than base are our
+# choice; the paper has none. The modern sizes are Ettin's (Weller et al., 2025), except maelm_modern_tiny, which is for
+# tests.
 _COLUMNS = (
     "encoder_layers",
     "encoder_embed_dim",
@@ -25,7 +26,7 @@ _COMMON = {"rotary_base": 10_000}
 _POST_NORM = {"layer": "post_norm", "positions": "absolute", "dropout": 0.1, "attention_dropout": 0.1, **_COMMON}
 _POST_NORM |= {"decoder_attention": "self"}
 _MODERN = {"layer": "modern", "positions": "rotary", "dropout": 0.0, "attention_dropout": 0.0, **_COMMON}
-_MODERN |= {"decoder_attention": "cross"}
+_MODERN |= {"decoder_attention": "shared"}
 SIZES: dict[str, dict[str, Any]] = {
     name: {**dict(zip(_COLUMNS, numbers)), **(_MODERN if "modern" in name else _POST_NORM)}
     for name, numbers in {
@@ -34,12 +35,12 @@ SIZES: dict[str, dict[str, Any]] = {
         "maelm_base": (12, 768, 3072, 12, 4, 32, 128),
         "maelm_base_plus_plus": (12, 768, 3072, 12, 4, 64, 128),
         "maelm_large_plus_plus": (24, 1024, 4096, 16, 4, 128, 256),
-        "maelm_modern_tiny": (2, 128, 192, 2, 1, 32, 128),
-        "maelm_modern_17m": (7, 256, 384, 4, 2, 32, 128),
-        "maelm_modern_32m": (10, 384, 576, 6, 2, 32, 128),
-        "maelm_modern_68m": (19, 512, 768, 8, 4, 32, 128),
-        "maelm_modern_150m": (22, 768, 1152, 12, 4, 32, 128),
-        "maelm_modern_400m": (28, 1024, 2624, 16, 4, 32, 128),
+        "maelm_modern_tiny": (2, 128, 192, 2, 2, 32, 128),
+        "maelm_modern_17m": (7, 256, 384, 4, 4, 32, 128),
+        "maelm_modern_32m": (10, 384, 576, 6, 6, 32, 128),
+        "maelm_modern_68m": (19, 512, 768, 8, 10, 32, 128),
+        "maelm_modern_150m": (22, 768, 1152, 12, 12, 32, 128),
+        "maelm_modern_400m": (28, 1024, 2624, 16, 15, 32, 128),
     }.items()
 }
 DEFAULT_SIZE = "maelm_base"
@@ -49,7 +50,7 @@ def fill_from_size(config: Any, name: str) -> None:
     """Fill in options that are None or missing with those of a named architecture.
 
     With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder. With decoder
-    attention "shared", a missing number of decoder layers becomes that of the encoder.
+    attention "shared", a missing number of decoder layers becomes one more than half of the encoder's.
 
     Args:
         config: argparse.Namespace or omegaconf.DictConfig of the model; changed in place.
@@ -59,7 +60,7 @@ def fill_from_size(config: Any, name: str) -> None:
     if getattr(config, "decoder_layers", None) == 0:
         size["decoder_attention"] = "self"
     if getattr(config, "decoder_attention", None) == "shared":
-        size["decoder_layers"] = getattr(config, "encoder_layers", None) or size["encoder_layers"]
+        size["decoder_layers"] = (getattr(config, "encoder_layers", None) or size["encoder_layers"]) // 2 + 1
     for field, value in size.items():
         if getattr(config, field, None) is None:
             setattr(config, field, value)

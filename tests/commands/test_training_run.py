@@ -96,11 +96,11 @@ def test_what_differs_is_what_decides_the_result(changes: dict[str, Any], expect
 
 
 def test_another_decoder_of_the_same_architecture_is_another_setting() -> None:
-    """As after an update of the package, with which ``maelm_modern_*`` have cross-attention."""
+    """As after an update of the package, with which ``maelm_modern_*`` have a shared decoder."""
     before, now = configuration(), configuration()
     before["model"] |= {"_name": "maelm_modern_17m", "decoder_attention": "self"}
     now["model"] |= {"_name": "maelm_modern_17m", "decoder_attention": None}
-    assert different_settings(before, now) == ["decoder-attention self (now cross)"]
+    assert different_settings(before, now) == ["decoder-attention self (now shared)"]
     for configured in (before, now):
         configured["model"]["decoder_layers"] = 0
     assert different_settings(before, now) == []

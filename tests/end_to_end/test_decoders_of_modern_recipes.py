@@ -32,7 +32,9 @@ def pretrained(attention: str, toy_data: Path, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("recipe") / "run"
     words = ["maelm", "pretrain", toy_data, "--output", folder, "--recipe", "modern_17m", "--gpus", 0]
     options = ["--store-ema", "--ema-decay", 0.5, "--disable-validation", "--save-interval-updates", 1]
-    changes = [f"max-update={UPDATES}", f"decoder-attention={attention}"]
+    changes = [f"max-update={UPDATES}"]
+    if attention != "shared":
+        changes += [f"decoder-attention={attention}", "decoder-layers=2"]
     run([*words, "--set", *changes, "--", *options, "--keep-interval-updates", UPDATES])
     return folder
 
@@ -44,7 +46,7 @@ def call(*words: Any) -> None:
 def test_the_average_has_the_decoder(attention: str, pretrained: Path, tmp_path: Path) -> None:
     call("export", "--format", "fairseq", "--averaged-weights", "--checkpoint", pretrained / LAST, "--output", tmp_path)
     found = read_checkpoint(next(tmp_path.glob("*.pt")))
-    layers = {"cross": 2, "shared": 7}[attention]
+    layers = {"cross": 2, "shared": 4}[attention]
     assert (found.config.model.decoder_attention, found.config.model.decoder_layers) == (attention, layers)
     # The average begins with the first update: 1/4, 1/4 and 1/2 of the weights that were saved.
     saved = [read_checkpoint(pretrained / f"checkpoint_1_{update}.pt").weights for update in range(1, UPDATES + 1)]

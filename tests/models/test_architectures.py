@@ -56,8 +56,8 @@ def test_without_a_checkpoint_sizes_stay_open() -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_modern_sizes_have_cross_attention_and_the_paper_s_self_attention(name: str) -> None:
-    expected = "cross" if name.startswith("maelm_modern_") else "self"
+def test_modern_sizes_share_their_layers_and_the_paper_s_have_self_attention(name: str) -> None:
+    expected = "shared" if name.startswith("maelm_modern_") else "self"
     for given in ({}, {"decoder_attention": None}):
         completed, mlm, other = (Namespace(_name=name, **{**given, **more}) for more in ({}, MLM, OTHER))
         for config in (completed, mlm, other):

@@ -37,10 +37,14 @@ def test_sizes_are_the_papers():
 
 def test_sizes_keep_the_papers_rule_for_the_decoder():
     """Section 3: 1/6 to 1/3 of the encoder's depth; the least that there can be is one layer, and the most are four."""
-    for name, row in SIZES.items():
+    papers = {name: row for name, row in SIZES.items() if row["layer"] == "post_norm"}
+    for name, row in papers.items():
         encoder, decoder = row["encoder_layers"], row["decoder_layers"]
         assert decoder in (1, 4) or encoder / 6 <= decoder <= encoder / 3, name
         assert decoder <= max(1, encoder / 3), name
+    for name in SIZES.keys() - papers.keys():
+        assert SIZES[name]["decoder_attention"] == "shared", name
+        assert SIZES[name]["decoder_layers"] == SIZES[name]["encoder_layers"] // 2 + 1, name
 
 
 @pytest.mark.parametrize(

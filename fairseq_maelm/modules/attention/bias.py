@@ -157,9 +157,6 @@ class AttentionBias:
         if self.window is not None:
             far = self._distances().abs()[:, None] > self.window // 2
             hidden = far if hidden is None else hidden | far
-            if keys is not None:
-                # A query that may read nothing would get NaN; the caller ignores its result.
-                hidden = hidden & ~hidden.all(dim=-1, keepdim=True)
         if hidden is None:
             return relative
         if relative is None:

@@ -52,8 +52,7 @@ def attend_local(
         query: <float>[B, H, S, d_h].
         key: as ``query``.
         value: as ``query``.
-        bias: bias without a window; it must have the tokens' positions, ascending in each sequence. Results of queries
-            whose window holds only hidden keys are arbitrary.
+        bias: bias without a window; it must have the tokens' positions, ascending in each sequence.
         window: width of the window in tokens.
         dropout: probability of dropping an attention weight, in [0, 1).
         method: how to compute long sequences; short ones (at most ``_DENSE_BLOCKS`` blocks) are computed whole.
@@ -96,9 +95,7 @@ def key_blocks(states: Tensor, size: int) -> Tensor:
 def windowed(bias: AttentionBias, window: int) -> AttentionBias:
     """Return a copy of the bias with a window."""
     positions = _positions(bias, 1 if bias.lengths is None else len(bias.lengths))
-    return AttentionBias(
-        bias.of_distance, positions, bias.lengths, bias.hidden, window=window, max_positions=bias.max_positions
-    )
+    return AttentionBias(bias.of_distance, positions, bias.lengths, window=window, max_positions=bias.max_positions)
 
 
 def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> AttentionBias:
@@ -111,8 +108,6 @@ def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> 
     inside = torch.ones_like(positions, dtype=torch.bool)
     if bias.lengths is not None:
         inside = ~padding_mask(bias.lengths, length)
-    if bias.hidden is not None:
-        inside = inside & ~bias.hidden
     starts = torch.arange(0, length, size, device=positions.device)[:, None]
     keys = starts - size + torch.arange(3 * size, device=positions.device)
     hidden = ~inside[:, keys.clamp(0, length - 1)] | (keys < 0) | (keys >= length)
