@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 # Elements of states from which on recomputing takes little of a layer's time.
-_LARGE = 2**22
+_LARGE = 2**20
 
 
 class Layer(nn.Module):
