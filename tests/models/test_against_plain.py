@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from support import FAMILIES, batch_of, model_of, plain_of, random_sequences
 
 from fairseq_maelm.data.masking_variants import EncoderView
+from fairseq_maelm.modules.attention.streams import TwoStreams
 
 MODERN = FAMILIES["modern"]
 SHARED = {"decoder_attention": "shared"}
@@ -103,6 +104,14 @@ def test_outputs_and_gradients_equal(changes, kept):
         for row, expected in enumerate(output.encoder_states[layer] for output in outputs):
             torch.testing.assert_close(states[row, : len(expected)].double(), expected, rtol=1e-5, atol=1e-5)
     assert_gradients_equal(model, state)
+
+
+@pytest.mark.parametrize("changes", [MODERN, {}], ids=["modern", "paper"])
+def test_masks_read_their_window_in_blocks_too(changes, monkeypatch):
+    monkeypatch.setattr(TwoStreams, "reads_whole", lambda streams, window: False)
+    test_outputs_and_gradients_equal(
+        {**changes, **SHARED, "encoder_layers": 4, "local_attention": 6, "decoder_layers": 3}, False
+    )
 
 
 @pytest.mark.parametrize("attention", ["self", "cross", "shared"])

@@ -171,9 +171,15 @@ class SelfAttention(MultiHeadAttention):
                 queries = rotate(queries, streams.rotations[self.rotary_base])
         else:
             queries = query[0][1]
-        gather = streams.read_by_masks if self.window is None else streams.at_their_slots
-        bias = streams.masks_bias if self.window is None else streams.full_bias
-        attended = self._attend_from_heads(queries, gather(*key), gather(*value), bias, streams.masks_at)
+        if self.window is None or streams.reads_whole(self.window):
+            read = streams.read_by_masks(*key), streams.read_by_masks(*value)
+            asking = streams.masks_at.pad(queries, streams.sequences).transpose(1, 2)
+            dropout = self.dropout if self.training else 0.0
+            joined = self.backend.attend(asking, *read, streams.bias_of_masks(self.window), dropout)
+            attended = streams.masks_at.unpad(joined.transpose(1, 2).flatten(2))
+        else:
+            read = streams.at_their_slots(*key), streams.at_their_slots(*value)
+            attended = self._attend_from_heads(queries, *read, streams.full_bias, streams.masks_at)
         if masks_alone:
             return attended
         of_visible = self._attend_heads(query[0][0], key[0], value[0], streams.bias)

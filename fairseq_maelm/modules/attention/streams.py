@@ -4,13 +4,14 @@ A layer computes the rows of both streams together; only attention tells them ap
 over the full sequences in which no visible token may attend to a mask.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.local import block_size
 from fairseq_maelm.modules.attention.rotary import Rotation
 from fairseq_maelm.modules.output_positions import OutputPositions
 
@@ -24,7 +25,7 @@ class TwoStreams(NamedTuple):
         bias: of visible tokens, whose queries and keys are <float>[B, S]; None if there is nothing to add or rotate.
         masks_at: the slots of the masks, and their arrangement <float>[B, Q].
         masks_bias: of masks, whose keys are the visible tokens and then the masks: <float>[B, S + Q].
-        full_bias: of masks in layers with a window; queries and keys are the full sequences <float>[B, T].
+        full_bias: of masks in long layers with a window; queries and keys are the full sequences <float>[B, T].
         rows_bias: rotations of all rows, as one sequence <float>[1, B * S + M].
         rotations: rotary base -> rotation of the masks' queries.
         visible_rows: <int64>[N] rows of the visible tokens that masks may read.
@@ -41,6 +42,27 @@ class TwoStreams(NamedTuple):
     rotations: dict[int, Rotation]
     visible_rows: Tensor
     visible_slots: Tensor
+
+    def reads_whole(self, window: int) -> bool:
+        """Return True if masks read whole sequences, with far tokens hidden, faster than blocks of them."""
+        keys, full = self.masks_bias.positions, self.full_bias.positions
+        assert keys is not None and full is not None
+        # In blocks, which compiled graphs always use, every position asks for the keys of three blocks.
+        pairs = self.masks_at.length * keys.shape[1]
+        return not torch.compiler.is_compiling() and pairs <= 3 * block_size(window) * full.shape[1]
+
+    def bias_of_masks(self, window: int | None) -> AttentionBias:
+        """Return ``masks_bias``, with a window if there is one."""
+        if window is None:
+            return self.masks_bias
+        kept: dict[Any, AttentionBias] = self.masks_bias.kept
+        if window not in kept:
+            bias = self.masks_bias
+            asking = bias.query_positions
+            kept[window] = AttentionBias(
+                bias.of_distance, bias.positions, hidden=bias.hidden, query_positions=asking, window=window
+            )
+        return kept[window]
 
     def take(self, rows: Tensor) -> Tensor:
         """Select the masks' rows [M, ...] of [B * S + M, ...]."""
