@@ -85,30 +85,38 @@ class MultiHeadAttention(nn.Module):
         if self.rotary_base is not None:
             assert bias is not None, "rotary attention needs positions"
             query = rotate(query, bias.query_rotations[self.rotary_base])
-        return self._attend_from_heads(query, key, value, bias, output_at)
+        return self._attend_from_heads(query, key, value, bias, output_at, self.window)
 
     def _attend_from_heads(
-        self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: AttentionBias | None,
+        output_at: OutputPositions | None,
+        window: int | None,
     ) -> Tensor:
         """Attend from rotated queries <float>[B, Q, H, d_h], or <float>[M, H, d_h] with ``output_at``."""
         if output_at is not None:
             batch, _, length, _ = key.shape
             # Local attention in blocks needs a query for each token.
-            query = output_at.pad(query, batch) if self.window is None else output_at.place(query, batch, length)
-        joined = self._attend_heads(query.transpose(1, 2), key, value, bias).flatten(2)
+            query = output_at.pad(query, batch) if window is None else output_at.place(query, batch, length)
+        joined = self._attend_heads(query.transpose(1, 2), key, value, bias, window).flatten(2)
         if output_at is None:
             return joined
-        return output_at.unpad(joined) if self.window is None else output_at.take(joined)
+        return output_at.unpad(joined) if window is None else output_at.take(joined)
 
-    def _attend_heads(self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None) -> Tensor:
-        """Attend from <float>[B, H, Q, d_h] within the layer's window; return <float>[B, Q, H, d_h]."""
+    def _attend_heads(
+        self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, window: int | None
+    ) -> Tensor:
+        """Attend from <float>[B, H, Q, d_h] within a window; return <float>[B, Q, H, d_h]."""
         dropout = self.dropout if self.training else 0.0
-        if self.window is None:
+        if window is None:
             attended = self.backend.attend(query, key, value, bias, dropout)
         else:
             assert bias is not None, "local attention needs positions"
             method = self.backend.local(query, bias, dropout)
-            attended = attend_local(self.backend.attend, query, key, value, bias, self.window, dropout, method)
+            attended = attend_local(self.backend.attend, query, key, value, bias, window, dropout, method)
         return attended.transpose(1, 2)
 
 
@@ -141,7 +149,7 @@ class SelfAttention(MultiHeadAttention):
             attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
         else:
             query, key, value = self._split(qkv, bias)
-            attended = self._attend_heads(query, key, value, bias)
+            attended = self._attend_heads(query, key, value, bias, self.window)
         return self.out_proj(attended.flatten(2))
 
     def _split(self, packed: Tensor, bias: AttentionBias | None) -> tuple[Tensor, ...]:
@@ -172,17 +180,13 @@ class SelfAttention(MultiHeadAttention):
         else:
             queries = query[0][1]
         if self.window is None or streams.reads_whole(self.window):
-            read = streams.read_by_masks(*key), streams.read_by_masks(*value)
-            asking = streams.masks_at.pad(queries, streams.sequences).transpose(1, 2)
-            dropout = self.dropout if self.training else 0.0
-            joined = self.backend.attend(asking, *read, streams.bias_of_masks(self.window), dropout)
-            attended = streams.masks_at.unpad(joined.transpose(1, 2).flatten(2))
+            gather, bias, window = streams.read_by_masks, streams.bias_of_masks(self.window), None
         else:
-            read = streams.at_their_slots(*key), streams.at_their_slots(*value)
-            attended = self._attend_from_heads(queries, *read, streams.full_bias, streams.masks_at)
+            gather, bias, window = streams.at_their_slots, streams.full_bias, self.window
+        attended = self._attend_from_heads(queries, gather(*key), gather(*value), bias, streams.masks_at, window)
         if masks_alone:
             return attended
-        of_visible = self._attend_heads(query[0][0], key[0], value[0], streams.bias)
+        of_visible = self._attend_heads(query[0][0], key[0], value[0], streams.bias, self.window)
         return join(of_visible.flatten(2), attended)
 
     def _projections(self, states: Tensor) -> list[tuple[Tensor, Tensor | None]]:

@@ -62,8 +62,7 @@ def attend_local(
     """
     length, size = query.shape[2], block_size(window)
     if method is LocalMethod.WHOLE or length <= _DENSE_BLOCKS * size:
-        short = _once(bias, ("window", window), partial(windowed, bias, window))
-        return attend(query, key, value, short, dropout)
+        return attend(query, key, value, windowed(bias, window), dropout)
     blocks = _once(bias, ("blocks", window), partial(blocks_of, bias, window, len(query), length))
     if method is LocalMethod.WINDOWS:
         hidden = blocks.dense(key)
@@ -93,9 +92,20 @@ def key_blocks(states: Tensor, size: int) -> Tensor:
 
 
 def windowed(bias: AttentionBias, window: int) -> AttentionBias:
-    """Return a copy of the bias with a window."""
-    positions = _positions(bias, 1 if bias.lengths is None else len(bias.lengths))
-    return AttentionBias(bias.of_distance, positions, bias.lengths, window=window, max_positions=bias.max_positions)
+    """Return a copy of the bias with a window, the same one in all layers."""
+    return _once(bias, ("window", window), partial(_windowed, bias, window))
+
+
+def _windowed(bias: AttentionBias, window: int) -> AttentionBias:
+    return AttentionBias(
+        bias.of_distance,
+        _positions(bias, 1 if bias.lengths is None else len(bias.lengths)),
+        bias.lengths,
+        bias.hidden,
+        query_positions=bias.query_positions,
+        window=window,
+        max_positions=bias.max_positions,
+    )
 
 
 def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> AttentionBias:

@@ -4,14 +4,14 @@ A layer computes the rows of both streams together; only attention tells them ap
 over the full sequences in which no visible token may attend to a mask.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.local import block_size
+from fairseq_maelm.modules.attention.local import block_size, windowed
 from fairseq_maelm.modules.attention.rotary import Rotation
 from fairseq_maelm.modules.output_positions import OutputPositions
 
@@ -25,7 +25,7 @@ class TwoStreams(NamedTuple):
         bias: of visible tokens, whose queries and keys are <float>[B, S]; None if there is nothing to add or rotate.
         masks_at: the slots of the masks, and their arrangement <float>[B, Q].
         masks_bias: of masks, whose keys are the visible tokens and then the masks: <float>[B, S + Q].
-        full_bias: of masks in long layers with a window; queries and keys are the full sequences <float>[B, T].
+        full_bias: of masks that read a window in blocks; queries and keys are the full sequences <float>[B, T].
         rows_bias: rotations of all rows, as one sequence <float>[1, B * S + M].
         rotations: rotary base -> rotation of the masks' queries.
         visible_rows: <int64>[N] rows of the visible tokens that masks may read.
@@ -53,16 +53,7 @@ class TwoStreams(NamedTuple):
 
     def bias_of_masks(self, window: int | None) -> AttentionBias:
         """Return ``masks_bias``, with a window if there is one."""
-        if window is None:
-            return self.masks_bias
-        kept: dict[Any, AttentionBias] = self.masks_bias.kept
-        if window not in kept:
-            bias = self.masks_bias
-            asking = bias.query_positions
-            kept[window] = AttentionBias(
-                bias.of_distance, bias.positions, hidden=bias.hidden, query_positions=asking, window=window
-            )
-        return kept[window]
+        return self.masks_bias if window is None else windowed(self.masks_bias, window)
 
     def take(self, rows: Tensor) -> Tensor:
         """Select the masks' rows [M, ...] of [B * S + M, ...]."""
@@ -75,7 +66,7 @@ class TwoStreams(NamedTuple):
         return visible.unflatten(1, (self.sequences, self.length)).transpose(0, 1), masks.transpose(0, 1)
 
     def read_by_masks(self, visible: Tensor, masks: Tensor) -> Tensor:
-        """Return what masks read without a window: visible heads <float>[B, H, S, d_h] and their own [M, H, d_h].
+        """Return what masks read if not in blocks: visible heads <float>[B, H, S, d_h] and their own [M, H, d_h].
 
         The result is <float>[B, H, S + Q, d_h].
         """
