@@ -40,8 +40,8 @@ def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], worke
                 "fewer --workers"
             ) from error
         finally:
-            for future in under_way:
-                future.cancel()
+            # A future's own cancel() leaves its task in the pool's queue, where the shutdown may wait for it forever.
+            pool.shutdown(cancel_futures=True)
 
 
 # The function that a worker calls for its tasks. Workers inherit it by forking, so no task pickles the vocabulary.
