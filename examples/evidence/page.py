@@ -125,7 +125,8 @@ def _title(plan: Plan, measure: str) -> str:
     if measure == LOSS:
         return "bits, 15 % masked"
     if measure == PRIMARY:
-        return " and ".join(plan.content["primary"])
+        names = " and ".join(plan.content["primary"])
+        return f"mean of {names}" if len(plan.content["primary"]) > 1 else names
     own = plan.tasks.get(measure, {}).get("metric", "")
     return f"{measure} ({own})" if own else measure
 

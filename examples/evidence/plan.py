@@ -147,7 +147,8 @@ class Plan:
         """Return the fine-tunings of a pretraining, also of checkpoints inside it, by the names of their folders."""
         wanted = [("", None, task, seed) for task, count in self.tasks_of(run.budget).items() for seed in range(count)]
         parts = self.updates_at(run, vocabulary).items()
-        wanted += [(f"{part}/", updates, task, 0) for part, updates in parts for task in self.content["primary"]]
+        primary = [name for name in self.content["primary"] if name in self.tasks]
+        wanted += [(f"{part}/", updates, task, 0) for part, updates in parts for task in primary]
         return {
             f"{part}{folder_name(task)}/seed_{seed + 1}": {
                 "tuned": task,

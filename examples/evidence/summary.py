@@ -44,9 +44,9 @@ def _row(plan: Plan, run: Pretraining, records: Records, vocabulary: int) -> dic
     if not results:
         return None
     own, updates, tokens = results[PRETRAINING], run.updates(vocabulary), run.options["max-tokens"]
-    measures = {LOSS: own["loss"], **_task_scores(plan, run, results)}
+    scores = _task_scores(plan, run, results)
     for name in plan.measurements(run):
-        measures |= results.get(name, {})
+        scores |= results.get(name, {})
     return {
         "name": run.name,
         "row": run.row,
@@ -57,7 +57,7 @@ def _row(plan: Plan, run: Pretraining, records: Records, vocabulary: int) -> dic
         "flop": updates * run.flops(vocabulary),
         "seconds": own["seconds"],
         "curve": [[int(count) * tokens, loss] for count, loss in own["losses"].items()],
-        "measures": measures,
+        "measures": {LOSS: own["loss"], **_primary(plan, scores), **scores},
         "intermediate": _intermediate(plan, run, results, plan.updates_at(run, vocabulary)),
     }
 
@@ -69,23 +69,25 @@ def _intermediate(
     found = []
     for part, updates in places.items():
         own = {name.removeprefix(f"{part}/"): each for name, each in results.items() if name.startswith(f"{part}/")}
-        scores = _task_scores(plan, run, own)
-        found += [(updates, scores[PRIMARY])] if PRIMARY in scores else []
+        found += [(updates, mean) for mean in _primary(plan, _task_scores(plan, run, own)).values()]
     return found
 
 
 def _task_scores(plan: Plan, run: Pretraining, results: dict[str, Any]) -> dict[str, float]:
-    """Return the mean over fine-tunings of each task, in percent, and the primary measure if all of it is there."""
+    """Return the mean over fine-tunings of each task, in percent."""
     scores = {}
     for task in plan.tasks_of(run.budget):
         metric = plan.tasks[task].get("metric", "accuracy")
         found = [results[name][metric] for name in fine_tunings(results, task) if metric in results[name]]
         if found:
             scores[task] = float(np.mean(found))
-    primary = plan.content["primary"]
-    if all(task in scores for task in primary):
-        return {PRIMARY: float(np.mean([scores[task] for task in primary])), **scores}
     return scores
+
+
+def _primary(plan: Plan, scores: dict[str, float]) -> dict[str, float]:
+    """Return the primary measure, the mean of one or more scores; nothing before all of them are there."""
+    names = plan.content["primary"]
+    return {PRIMARY: float(np.mean([scores[name] for name in names]))} if all(name in scores for name in names) else {}
 
 
 def equal(plan: Plan, rows: Sequence[dict[str, Any]], seconds: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
@@ -181,6 +183,7 @@ def _by_seeds(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> list[di
 
 
 def _by_examples(plan: Plan, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], results: dict[str, Any]) -> Any:
+    """Return the difference in the primary measure over examples; None if the examples of some part are unknown."""
     means, variances, count = [], [], 0
     for task in plan.content["primary"]:
         differing = []

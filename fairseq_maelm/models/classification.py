@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.models.batched_inference import Places, predict
-from fairseq_maelm.text.cleaning import checked_examples, clean_text
+from fairseq_maelm.text.cleaning import checked_examples
 from fairseq_maelm.text.dictionary import class_names
 
 
@@ -88,8 +88,7 @@ def score_texts(
     if expected and any(len(example) != expected for example in examples):
         form = "single texts, not tuples of two" if expected == 1 else "pairs: give tuples of two texts"
         raise ValueError(f"the checkpoint was trained on {form}")
-    # Cleaned like the texts of training: tokenizers such as RoBERTa's have tokens for line ends and double spaces.
-    sequences = [hub.encode(*map(clean_text, example), max_length=limit).numpy() for example in examples]
+    sequences = [hub.encode(*example, max_length=limit, masks=False).numpy() for example in examples]
     lengths = np.array([len(sequence) for sequence in sequences])
 
     def collate(places: Places) -> Tensor:

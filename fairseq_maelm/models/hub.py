@@ -20,9 +20,9 @@ from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.classification import TextLabel, class_probabilities, classify
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
-from fairseq_maelm.text.cleaning import checked_texts
+from fairseq_maelm.text.cleaning import checked_texts, clean_text
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
-from fairseq_maelm.text.truncation import special_tokens, truncate
+from fairseq_maelm.text.truncation import join_sentences
 
 
 class MaelmHubInterface(nn.Module):
@@ -56,7 +56,7 @@ class MaelmHubInterface(nn.Module):
         """The device of the model's parameters."""
         return self.model.encoder.embed_tokens.weight.device
 
-    def encode(self, sentence: str, *more_sentences: str, max_length: int | None = None) -> Tensor:
+    def encode(self, sentence: str, *more_sentences: str, max_length: int | None = None, masks: bool = True) -> Tensor:
         """Turn one or more sentences into tokens.
 
         Args:
@@ -65,6 +65,8 @@ class MaelmHubInterface(nn.Module):
             max_length: maximum number of tokens; None for no limit. Longer texts are truncated as in training: at the
                 end with ``--shorten-method truncate``, otherwise as in ``maelm prepare``, which keeps every </s> and
                 shortens the longer text of a pair.
+            masks: read ``<mask>`` in a text as the mask symbol. If False, it is ordinary text, and texts are cleaned
+                and encoded as in ``maelm prepare``.
 
         Returns:
             <int64>[n]: ``<s> a </s>``, then ``</s> b </s>`` for each further sentence, as in fairseq's RoBERTa.
@@ -73,20 +75,14 @@ class MaelmHubInterface(nn.Module):
             ValueError: ``max_length`` is too small for one token per sentence, or is given for more than two
                 sentences.
         """
-        begin, end = self.dictionary.bos(), self.dictionary.eos()
         sentences = checked_texts((sentence, *more_sentences))
-        if max_length is not None and not isinstance(max_length, int):
-            raise ValueError(f"max_length must be a whole number of tokens, not {max_length!r}")
-        parts = [np.array([*self.tokenizer.encode(each), end]) for each in sentences]
-        least = special_tokens(len(parts)) + len(parts)
-        if max_length is not None and max_length < least:
-            raise ValueError(f"max_length must be at least {least} to keep a token of each text, not {max_length}")
+        end = self.dictionary.eos()
+        if masks:
+            parts = [np.array([*self.tokenizer.encode(each), end]) for each in sentences]
+        else:
+            parts = self.tokenizer.encoder.encode([clean_text(each) for each in sentences])
         at_the_end = str(getattr(self.config.task, "shorten_method", "none")) == "truncate"
-        if max_length is not None and not at_the_end:
-            parts, _ = truncate(parts, max_length)
-        # Each sentence begins with a symbol: <s> for the first, </s> for the others.
-        tokens = [np.append(end if number else begin, part) for number, part in enumerate(parts)]
-        return torch.from_numpy(np.concatenate(tokens)[: max_length if at_the_end else None])
+        return torch.from_numpy(join_sentences(parts, self.dictionary.bos(), max_length, at_the_end).astype(np.int64))
 
     def encode_batch(self, sentences: Sequence[str], max_length: int | None = None) -> Tensor:
         """Turn sentences into tokens <int64>[B, S], padded on the right; ``max_length`` as in ``encode``."""
@@ -151,7 +147,7 @@ class MaelmHubInterface(nn.Module):
         """
         if pooling not in ("mean", "first"):
             raise ValueError(f"pooling must be 'mean' or 'first', not {pooling!r}")
-        rows = [self.encode(text).numpy() for text in _some(sentences)]
+        rows = [self.encode(text, masks=False).numpy() for text in _some(sentences)]
         pad = self.dictionary.pad()
 
         def pool(tokens: Tensor) -> Tensor:

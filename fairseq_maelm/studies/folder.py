@@ -15,6 +15,8 @@ SETTINGS = "settings.json"
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
 # Suffixes of files in a data folder that are not data.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
+# Corrected labels leave the sizes of a task's files unchanged. Corpora are too large to be read for each command.
+_HASHED_SIZE = 64 * 2**20
 # Tables to which later commands may add entries, and entries that may change because only reports use them.
 _MAY_GROW, _MAY_CHANGE = ("rows", "tasks", "texts", "runs"), ("paper", "metrics")
 
@@ -29,12 +31,13 @@ class Outcome(NamedTuple):
 
 
 def data_fingerprint(folder: Path) -> str:
-    """Return a cheap fingerprint of prepared data, from file names, file sizes and the contents of dictionaries."""
+    """Return a fingerprint of prepared data, from file names, file sizes, and the contents of files up to 64 MiB."""
     summary = hashlib.sha256()
     files = (path for path in folder.rglob("[!.]*") if path.is_file() and path.suffix not in _NO_DATA)
     for path in sorted(files):
-        summary.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
-        if path.name == "dict.txt":
+        size = path.stat().st_size
+        summary.update(f"{path.relative_to(folder)} {size}\n".encode())
+        if size <= _HASHED_SIZE:
             summary.update(path.read_bytes())
     return summary.hexdigest()[:16]
 

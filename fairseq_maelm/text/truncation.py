@@ -1,4 +1,4 @@
-"""Truncation of examples to the model's maximum length; end symbols are kept."""
+"""Joining of sentences to examples, and their truncation to the model's maximum length."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,3 +45,29 @@ def truncate(sentences: Sequence[Tokens], max_positions: int) -> tuple[list[Toke
     if kept == lengths:
         return list(sentences), False
     return [np.append(sentence[:length], sentence[-1]) for sentence, length in zip(sentences, kept)], True
+
+
+def join_sentences(sentences: Sequence[Tokens], begin: int, max_length: int | None, at_the_end: bool = False) -> Tokens:
+    """Join sentences <int>[tokens], each with its final </s>, to ``<s> a </s>``, then ``</s> b </s>`` for each other.
+
+    Args:
+        sentences: at least one sentence.
+        begin: token <s>.
+        max_length: maximum number of tokens in total; None for no limit.
+        at_the_end: cut the last tokens, final </s> included, instead of those that ``truncate`` cuts.
+
+    Raises:
+        ValueError: ``max_length`` is not an integer or leaves no token of a sentence, or ``truncate`` is given more than
+            two sentences.
+    """
+    if max_length is not None:
+        if not isinstance(max_length, int):
+            raise ValueError(f"max_length must be a whole number of tokens, not {max_length!r}")
+        least = special_tokens(len(sentences)) + len(sentences)
+        if max_length < least:
+            raise ValueError(f"max_length must be at least {least} to keep a token of each text, not {max_length}")
+        if not at_the_end:
+            sentences, _ = truncate(sentences, max_length)
+    # Each sentence begins with a symbol: <s> for the first, </s> for the others.
+    parts = [np.append(each[-1] if number else begin, each) for number, each in enumerate(sentences)]
+    return np.concatenate(parts)[: max_length if at_the_end else None]

@@ -40,6 +40,17 @@ def test_text_survives_encoding_and_decoding(hub):
     assert hub.cfg is hub.config and hub.bpe.decode(hub.bpe.encode("the harbour")) == "the harbour"
 
 
+def test_without_masks_texts_are_encoded_as_in_preparation(hub):
+    written = (" A\n<mask>  oven ", "cafe\u0301 <mask>")
+    first, second = hub.tokenizer.encoder.encode(["A <mask> oven", "caf\u00e9 <mask>"])
+    tokens = hub.encode(*written, masks=False)
+    assert tokens.tolist() == [hub.dictionary.bos(), *first, hub.dictionary.eos(), *second]
+    mask = hub.dictionary.index("<mask>")
+    assert mask not in tokens and mask in hub.encode(*written)
+    states = hub.extract_features(hub.encode(written[0], masks=False))[0]
+    torch.testing.assert_close(hub.embed(written[:1])[0], states.mean(dim=0).detach())
+
+
 @pytest.mark.parametrize("texts", [TEXTS[:1], ["rope", TEXTS[1] * 3]])
 @pytest.mark.parametrize("max_length", [9, 512])
 def test_long_texts_are_truncated_as_glue_is_prepared(hub, texts, max_length):

@@ -75,5 +75,7 @@ def test_data_fingerprints_tell_data_apart(tmp_path: Path) -> None:
     before = data_fingerprint(tmp_path)
     (tmp_path / "preprocess.log").write_text("done")
     assert data_fingerprint(tmp_path) == before
-    (tmp_path / "dict.txt").write_text("b 1\n")
-    assert data_fingerprint(tmp_path) != before
+    for name, content in (("dict.txt", b"b 1\n"), ("train.bin", b"1235"), ("train.idx", b"")):
+        (tmp_path / name).write_bytes(content)
+        assert data_fingerprint(tmp_path) != before
+        before = data_fingerprint(tmp_path)

@@ -13,7 +13,7 @@ from fairseq_maelm.batch import whole_sequences
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.token_files import check_tokens, read_index
 from fairseq_maelm.text.dictionary import MASK
-from fairseq_maelm.text.truncation import truncate
+from fairseq_maelm.text.truncation import join_sentences
 
 
 def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
@@ -70,9 +70,8 @@ class SentencesDataset(BatchDataset):
         return batch
 
     def _tokens(self, index: int) -> np.ndarray:
-        parts, _ = truncate([sentences[index].numpy() for sentences in self._sentences], self.limit)
-        starts = (self.dictionary.bos(), self.dictionary.eos())
-        return np.concatenate([part for start, tokens in zip(starts, parts) for part in ([start], tokens)])
+        sentences = [column[index].numpy() for column in self._sentences]
+        return join_sentences(sentences, self.dictionary.bos(), self.limit)
 
 
 def _targets(prefix: Path, labels: Dictionary | None) -> np.ndarray | None:
