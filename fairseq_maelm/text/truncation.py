@@ -57,8 +57,8 @@ def join_sentences(sentences: Sequence[Tokens], begin: int, max_length: int | No
         at_the_end: cut the last tokens, final </s> included, instead of those that ``truncate`` cuts.
 
     Raises:
-        ValueError: ``max_length`` is not an integer or leaves no token of a sentence, or ``truncate`` is given more than
-            two sentences.
+        ValueError: ``max_length`` is not an integer or leaves no token of a sentence, or there are more than two
+            sentences for ``truncate``.
     """
     if max_length is not None:
         if not isinstance(max_length, int):
