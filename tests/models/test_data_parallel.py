@@ -24,6 +24,8 @@ OF_ALL_FAMILIES: list[dict[str, Any]] = [
     {"decoder_attention": "self_cross", "recompute": True},
     {"decoder_attention": "cross"},
     {"decoder_attention": "causal_cross"},
+    {"decoder_attention": "shared"},
+    {"decoder_attention": "shared", "decoder_layers": 1, "recompute": True, "kept": True},
     {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32, "kept": True},
     {"precision": "bf16", "recompute": True},
     {"head": "sentence"},
