@@ -76,17 +76,19 @@ class FairseqSession:
             import fairseq_maelm
 
             fairseq_maelm.register()
-            if self.settings.device == "cpu":
-                from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
-
-                keep_freed_memory()  # as fairseq-train does when it looks for a checkpoint
         # fairseq says much at every start.
         logging.getLogger("fairseq").setLevel(logging.WARNING)
         if self.contender.kind == "ours":
             self.words += ours_defaults(self.words, self.settings.precision)
         elif self.settings.precision != "fp32":
             self.words.append(f"--{self.settings.precision}")
-        return configuration(self.words, self.code if self.contender.kind == "authors" else None)
+        config = configuration(self.words, self.code if self.contender.kind == "authors" else None)
+        if self.contender.kind == "ours" and self.settings.device == "cpu":
+            from fairseq_maelm.fairseq_fixes.memory import has_single_long_sequences, keep_freed_memory
+
+            if not has_single_long_sequences(config):
+                keep_freed_memory()  # as fairseq-train does when it looks for a checkpoint
+        return config
 
     def load(self) -> Any:
         """Return the next batch of the epoch's iterator."""

@@ -3,8 +3,8 @@
 Reason: glibc returns large freed blocks to the system and requests them again a moment later, and the system clears
 each page on its first use. A training step frees and allocates the same gigabytes again and again, which takes a tenth
 of its time or more. ``resuming`` applies the change when a run on a CPU looks for a checkpoint, for all tasks (also
-fairseq's own) and optimizers. Programs that only load a model are not affected. The command ``maelm`` also applies it.
-Test: tests/fairseq_fixes/test_memory.py.
+fairseq's own) and optimizers, except if each batch is a single long sequence. Programs that only load a model are not
+affected. The command ``maelm`` also applies it. Test: tests/fairseq_fixes/test_memory.py.
 """
 
 import ctypes
@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 from functools import cache
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -21,20 +22,42 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _USERS_CHOICE = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 
 
-@cache
-def keep_freed_memory() -> bool:
-    """Make this process keep freed memory, and return whether that was possible.
+# Tokens from which on the memory of a single sequence counts more than a tenth of the time.
+_LONG_SEQUENCE = 4096
 
-    Peak memory is a few percent higher if all batches have one shape, and up to 40 percent if shapes vary.
-    Nothing changes if the C library is not glibc, or if an environment variable chooses an allocator.
-    """
+
+@cache
+def changeable_allocator() -> ctypes.CDLL | None:
+    """Return the C library if it is glibc and no environment variable chooses or configures an allocator, else None."""
     chosen = next((name for name in _USERS_CHOICE if os.environ.get(name)), None)
     if chosen is not None or platform.libc_ver()[0] != "glibc":
         logger.debug("memory allocation is not changed: %s", chosen or "the C library is not glibc")
-        return False
+        return None
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        library = ctypes.CDLL(None)
+        return library if library.mallopt else None
     except (OSError, AttributeError):
-        return False
+        return None
+
+
+def keep_freed_memory() -> bool:
+    """Make this process keep freed memory, and return whether that was possible.
+
+    Peak memory is a few percent higher if all batches have one shape, up to 40 percent if shapes vary, and a fifth
+    higher with a single long sequence.
+    """
+    library = changeable_allocator()
     # Allocate large tensors on the heap, which only ``unused_memory`` trims; mallopt returns 1 on success.
-    return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
+    return library is not None and bool(library.mallopt(_M_MMAP_MAX, 0) and library.mallopt(_M_TRIM_THRESHOLD, -1))
+
+
+def has_single_long_sequences(config: Any) -> bool:
+    """Return True if each batch of a run is one long sequence, so that a smaller batch cannot save memory.
+
+    Args:
+        config: the whole configuration of fairseq-train.
+    """
+    length = getattr(config.task, "tokens_per_sample", None) or 0
+    most_tokens, most_sequences = config.dataset.max_tokens, config.dataset.batch_size
+    is_single = most_sequences == 1 or (most_tokens is not None and most_tokens < 2 * length)
+    return length >= _LONG_SEQUENCE and is_single

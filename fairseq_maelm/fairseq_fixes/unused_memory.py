@@ -6,13 +6,12 @@ width 256 and 4,096 tokens per update, it grew from 1.2 to 5 GB in 4,200 updates
 Test: tests/fairseq_fixes/test_memory.py.
 """
 
-import ctypes
 import time
 from typing import Any
 
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
+from fairseq_maelm.fairseq_fixes.memory import changeable_allocator
 from fairseq_maelm.fairseq_fixes.replacements import replaces
 
 # Trimming a heap of 1 GB takes about 30 ms, and reusing its pages costs about as much again.
@@ -22,9 +21,9 @@ _set_num_updates = Trainer.set_num_updates
 
 
 def give_back_unused_memory() -> None:
-    """Return the pages of free heap blocks to the system, if this process keeps freed memory."""
-    if keep_freed_memory():
-        ctypes.CDLL(None).malloc_trim(0)
+    """Return the pages of free heap blocks to the system, unless the user chose an allocator."""
+    if (library := changeable_allocator()) is not None:
+        library.malloc_trim(0)
 
 
 @replaces(Trainer, "set_num_updates")

@@ -48,17 +48,40 @@ def test_freed_memory_is_not_cleared_again() -> None:
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "MALLOC_TRIM_THRESHOLD_"])
 def test_a_users_choice_is_left_alone(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "1")
-    assert memory.keep_freed_memory.__wrapped__() is False
+    assert memory.changeable_allocator.__wrapped__() is None
 
 
-@pytest.mark.parametrize(("device", "calls"), [("cpu", 1), ("cuda", 0)])
-def test_a_training_on_a_cpu_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch, device: str, calls: int) -> None:
+@pytest.mark.parametrize(
+    ("device", "length", "most_tokens", "sequences", "calls"),
+    [
+        ("cpu", 512, 4096, None, 1),
+        ("cuda", 512, 4096, None, 0),
+        ("cpu", 8192, 16384, None, 1),
+        ("cpu", 8192, 8192, None, 0),
+        ("cpu", 8192, None, 1, 0),
+        ("cpu", 8192, None, 2, 1),
+        ("cpu", 512, 512, None, 1),
+        ("cpu", None, 4096, None, 1),
+    ],
+)
+def test_a_training_on_a_cpu_keeps_freed_memory(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    length: int | None,
+    most_tokens: int | None,
+    sequences: int | None,
+    calls: int,
+) -> None:
     """Every run looks for a checkpoint first, whatever its task and its optimizer."""
     called: list[bool] = []
     monkeypatch.setattr(resuming, "keep_freed_memory", lambda: called.append(True))
     monkeypatch.setattr(resuming, "is_local", lambda path: False)
     monkeypatch.setattr(resuming, "_load_checkpoint", lambda cfg, trainer: (None, None))
-    resuming._load(SimpleNamespace(save_dir="run"), SimpleNamespace(device=SimpleNamespace(type=device)))
+    config = SimpleNamespace(
+        task=SimpleNamespace(**({} if length is None else {"tokens_per_sample": length})),
+        dataset=SimpleNamespace(max_tokens=most_tokens, batch_size=sequences),
+    )
+    resuming._load(SimpleNamespace(save_dir="run"), SimpleNamespace(device=SimpleNamespace(type=device), cfg=config))
     assert len(called) == calls
 
 
