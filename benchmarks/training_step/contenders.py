@@ -139,10 +139,13 @@ def window(name: str, settings: Settings) -> int | None:
 
 
 def decoder_layers(name: str, settings: Settings) -> int:
-    """Return the contender's number, or else that of the settings; a shared decoder has all layers of the encoder."""
+    """Return the contender's number, or else that of the settings.
+
+    A shared decoder has as many of the encoder's layers as by default, and all of them in adaptation.
+    """
     contender, _ = split_name(name)
     if decoder_attention(name) == "shared":
-        return settings.layers
+        return settings.layers if contender.name == "adapt" else settings.layers // 2 + 1
     return settings.decoder_layers if contender.decoder_layers is None else contender.decoder_layers
 
 
