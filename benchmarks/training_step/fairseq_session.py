@@ -84,10 +84,9 @@ class FairseqSession:
             self.words.append(f"--{self.settings.precision}")
         config = configuration(self.words, self.code if self.contender.kind == "authors" else None)
         if self.contender.kind == "ours" and self.settings.device == "cpu":
-            from fairseq_maelm.fairseq_fixes.memory import has_single_long_sequences, keep_freed_memory
+            from fairseq_maelm.fairseq_fixes.memory import choose_allocation
 
-            if not has_single_long_sequences(config):
-                keep_freed_memory()  # as fairseq-train does when it looks for a checkpoint
+            choose_allocation(config)  # as fairseq-train does when it looks for a checkpoint
         return config
 
     def load(self) -> Any:

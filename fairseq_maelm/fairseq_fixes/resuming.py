@@ -27,7 +27,7 @@ from fairseq_maelm.fairseq_fixes.collectives import broadcast_object
 from fairseq_maelm.fairseq_fixes.early_stopping import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.ema import load_with_average
 from fairseq_maelm.fairseq_fixes.lasting_meters import restore_lasting_meters
-from fairseq_maelm.fairseq_fixes.memory import has_single_long_sequences, keep_freed_memory
+from fairseq_maelm.fairseq_fixes.memory import choose_allocation
 from fairseq_maelm.fairseq_fixes.metric import check_metric
 from fairseq_maelm.fairseq_fixes.replacements import replaces
 from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
@@ -47,8 +47,8 @@ _locks: dict[str, FolderLock] = {}
 @functools.wraps(_load_checkpoint)
 def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
     watch(sys._getframe(1).f_globals)
-    if trainer.device.type == "cpu" and not has_single_long_sequences(trainer.cfg):
-        keep_freed_memory()
+    if trainer.device.type == "cpu":
+        choose_allocation(trainer.cfg)
     if not is_local(cfg.save_dir):
         return tuple(_load_checkpoint(cfg, trainer, **passthrough_args))
     start = _decided_by_first_rank(trainer, functools.partial(_prepare, cfg, trainer))

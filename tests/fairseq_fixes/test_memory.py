@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C
 SCRIPT = """
 import resource, sys
 import torch
-from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
-print(keep_freed_memory() if sys.argv[1] == "keep" else None)
+from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory, return_freed_memory
+print({"keep": keep_freed_memory, "return": return_freed_memory, "leave": lambda: None}[sys.argv[1]]())
 for number in range(24):
     if number == 4:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -45,6 +45,11 @@ def test_freed_memory_is_not_cleared_again() -> None:
     assert kept[1] < left_alone[1] / 20
 
 
+def test_all_large_blocks_are_returned() -> None:
+    returned, cleared = run("return")
+    assert returned == "True" and cleared >= 20 * 2**27 // os.sysconf("SC_PAGE_SIZE")
+
+
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "MALLOC_TRIM_THRESHOLD_"])
 def test_a_users_choice_is_left_alone(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "1")
@@ -54,27 +59,28 @@ def test_a_users_choice_is_left_alone(variable: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("device", "length", "most_tokens", "sequences", "calls"),
     [
-        ("cpu", 512, 4096, None, 1),
-        ("cuda", 512, 4096, None, 0),
-        ("cpu", 8192, 16384, None, 1),
-        ("cpu", 8192, 8192, None, 0),
-        ("cpu", 8192, None, 1, 0),
-        ("cpu", 8192, None, 2, 1),
-        ("cpu", 512, 512, None, 1),
-        ("cpu", None, 4096, None, 1),
+        ("cpu", 512, 4096, None, ["keep"]),
+        ("cuda", 512, 4096, None, []),
+        ("cpu", 8192, 16384, None, ["keep"]),
+        ("cpu", 8192, 8192, None, ["return"]),
+        ("cpu", 8192, None, 1, ["return"]),
+        ("cpu", 8192, None, 2, ["keep"]),
+        ("cpu", 512, 512, None, ["keep"]),
+        ("cpu", None, 4096, None, ["keep"]),
     ],
 )
-def test_a_training_on_a_cpu_keeps_freed_memory(
+def test_a_training_on_a_cpu_keeps_freed_memory_unless_sequences_are_long(
     monkeypatch: pytest.MonkeyPatch,
     device: str,
     length: int | None,
     most_tokens: int | None,
     sequences: int | None,
-    calls: int,
+    calls: list[str],
 ) -> None:
     """Every run looks for a checkpoint first, whatever its task and its optimizer."""
-    called: list[bool] = []
-    monkeypatch.setattr(resuming, "keep_freed_memory", lambda: called.append(True))
+    called: list[str] = []
+    for word in ("keep", "return"):
+        monkeypatch.setattr(memory, f"{word}_freed_memory", lambda word=word: called.append(word))
     monkeypatch.setattr(resuming, "is_local", lambda path: False)
     monkeypatch.setattr(resuming, "_load_checkpoint", lambda cfg, trainer: (None, None))
     config = SimpleNamespace(
@@ -82,7 +88,7 @@ def test_a_training_on_a_cpu_keeps_freed_memory(
         dataset=SimpleNamespace(max_tokens=most_tokens, batch_size=sequences),
     )
     resuming._load(SimpleNamespace(save_dir="run"), SimpleNamespace(device=SimpleNamespace(type=device), cfg=config))
-    assert len(called) == calls
+    assert called == calls
 
 
 # Prints the resident MB before and after every second block of 1 MB is freed, and after holes are given back.
