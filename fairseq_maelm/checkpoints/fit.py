@@ -35,6 +35,7 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     Raises:
         ValueError: the checkpoint has another vocabulary, other sizes or settings, or a fine-tuned head but no LM head.
     """
+    _check_settings(model, state_dict)
     if model.lm_head is None:
         _drop(state_dict, [key for key in state_dict if key.startswith(_PREDICTION)], "not needed for fine-tuning")
     else:
@@ -49,8 +50,11 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
             )
         if lacking:
             _begin_prediction(model, state_dict, lacking)
+        if getattr(model.decoder, "attention", None) == "shared" and "decoder_attention" not in saved_settings(
+            state_dict
+        ):
+            logger.info("the checkpoint has no decoder: the encoder's last %d layers are one now", model.decoder.depth)
     _fit_heads(model, state_dict)
-    _check_settings(model, state_dict)
     _check_shapes(model, state_dict)
 
 
@@ -250,6 +254,11 @@ def _check_settings(model: Any, state_dict: dict[str, Tensor]) -> None:
         raise ValueError(
             "the checkpoint was trained with another vocabulary of the same size: the data must be prepared with the "
             "checkpoint's sentencepiece.bpe.model and dict.txt"
+        )
+    if model.lm_head is not None and model.decoder is None and saved.get("decoder_attention") == "shared":
+        raise ValueError(
+            "the checkpoint was trained with --decoder-attention shared, and the model has no decoder to predict "
+            "tokens that the encoder does not see: omit --decoder-layers 0"
         )
     for name, value in own.items():
         if saved.get(name, value) != value and (model.decoder is not None or not name.startswith("decoder_")):

@@ -9,6 +9,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.sizes import POSITIONS
 from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
@@ -111,6 +112,33 @@ def _check_sizes(config: Any) -> None:
                 f"the width of the {part} ({width}) is not a multiple of its number of attention heads ({heads}): "
                 f"change --{part}-attention-heads or --{part}-embed-dim"
             )
+
+
+def check_view(decoder: Any, view: EncoderView) -> None:
+    """Raise a ValueError if a model cannot predict masked tokens with this view of the encoder.
+
+    Args:
+        decoder: the model's decoder, or None.
+        view: the encoder's view of masked tokens.
+    """
+    if decoder is None and view.hides_all_masks:
+        raise ValueError(
+            "without a decoder (--decoder-layers 0) the model cannot predict the masked tokens, which have no encoder "
+            f"states with --masked-input {view.masked_input}: use --masked-input kept"
+        )
+    if decoder is None or decoder.attention != "shared":
+        return
+    wrong = [] if view.hides_all_masks else [f"--masked-input {view.masked_input}"]
+    if view.mask_fraction == 1.0:
+        wrong = ["--encoder-mask-fraction 1"]
+    if view.positions != "original":
+        wrong.append(f"--encoder-positions {view.positions}")
+    if wrong:
+        raise ValueError(
+            "--decoder-attention shared predicts tokens that the encoder does not see, from those that it sees at "
+            f"their original positions: omit {' and '.join(wrong)}, or choose another decoder (--decoder-layers 0 "
+            "predicts from kept masks)"
+        )
 
 
 def _unknown(option: str, value: Any, choices: Iterable[str]) -> ValueError:

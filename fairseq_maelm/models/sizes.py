@@ -1,5 +1,6 @@
 """The architectures: one row of numbers each."""
 
+import math
 from typing import Any
 
 # "absolute": a table of position embeddings and, in the encoder, a learned relative bias.
@@ -49,8 +50,9 @@ DEFAULT_SIZE = "maelm_base"
 def fill_from_size(config: Any, name: str) -> None:
     """Fill in options that are None or missing with those of a named architecture.
 
-    With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder. With decoder
-    attention "shared", a missing number of decoder layers becomes one more than half of the encoder's.
+    With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder. A missing number of
+    decoder layers becomes one more than half of the encoder's with decoder attention "shared", and a sixth of them if
+    only the architecture's own decoder is shared.
 
     Args:
         config: argparse.Namespace or omegaconf.DictConfig of the model; changed in place.
@@ -59,8 +61,11 @@ def fill_from_size(config: Any, name: str) -> None:
     size = dict(SIZES.get(name, SIZES[DEFAULT_SIZE]))
     if getattr(config, "decoder_layers", None) == 0:
         size["decoder_attention"] = "self"
-    if getattr(config, "decoder_attention", None) == "shared":
-        size["decoder_layers"] = (getattr(config, "encoder_layers", None) or size["encoder_layers"]) // 2 + 1
+    layers = getattr(config, "encoder_layers", None) or size["encoder_layers"]
+    if (getattr(config, "decoder_attention", None) or size["decoder_attention"]) == "shared":
+        size["decoder_layers"] = layers // 2 + 1
+    elif size["decoder_attention"] == "shared":
+        size["decoder_layers"] = math.ceil(layers / 6)
     for field, value in size.items():
         if getattr(config, field, None) is None:
             setattr(config, field, value)

@@ -20,8 +20,7 @@ from fairseq_maelm.data.masking_schedule import RatedBatches
 from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.mixing import MixedBlockDataset
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer, stop_training
-from fairseq_maelm.models.checks import warn_of_a_deep_decoder
-from fairseq_maelm.models.shared_decoder import SharedDecoder
+from fairseq_maelm.models.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask
@@ -162,18 +161,8 @@ class MaelmTask(EncoderTask):
             # The checkpoint may come from another machine; all backends compute the same.
             cfg.attention = "auto"
         model = super().build_model(cfg, from_checkpoint)
-        decoder, view = getattr(model, "decoder", None), self.encoder_view
-        if decoder is None and view.hides_all_masks:
-            raise ValueError(
-                "--decoder-layers 0 cannot predict the masked tokens, which have no encoder states with --masked-input "
-                f"{view.masked_input}: use --masked-input kept"
-            )
-        if isinstance(decoder, SharedDecoder) and not (view.hides_all_masks and view.positions == "original"):
-            raise ValueError(
-                "--decoder-attention shared predicts tokens that the encoder does not see, from those that it sees at "
-                f"their original positions: with --masked-input {view.masked_input} and --encoder-positions "
-                f"{view.positions} choose another decoder, or --decoder-layers 0 to predict from kept masks"
-            )
+        decoder = getattr(model, "decoder", None)
+        check_view(decoder, self.encoder_view)
         if decoder is not None and not from_checkpoint:
             warn_of_a_deep_decoder(model.config)
         self.predicts_all = decoder is not None and decoder.autoregressive

@@ -85,6 +85,19 @@ def test_a_checkpoint_of_another_model_is_refused(changes, message):
         model_of(**changes).load_state_dict(dict(model_of().state_dict()), strict=True)
 
 
+def test_a_shared_decoder_is_not_lost_or_begun_unnoticed(caplog: pytest.LogCaptureFixture) -> None:
+    shared, mlm, separate = model_of(decoder_attention="shared"), model_of(decoder_layers=0), model_of()
+    with pytest.raises(ValueError, match="--decoder-attention shared, and the model has no decoder .* omit"):
+        mlm.load_state_dict(dict(shared.state_dict()), strict=True)
+    with caplog.at_level("INFO"):
+        with pytest.raises(ValueError, match="--decoder-attention shared, not self"):
+            separate.load_state_dict(dict(shared.state_dict()), strict=True)
+        shared.load_state_dict(dict(shared.state_dict()), strict=True)
+        assert not caplog.text
+        shared.load_state_dict(dict(mlm.state_dict()), strict=True)
+    assert "the encoder's last 2 layers are one now" in caplog.text
+
+
 def test_another_vocabulary_of_the_same_size_is_refused():
     dictionary = dictionary_of(40)
     symbols, indices = dictionary.symbols, dictionary.indices
@@ -95,7 +108,9 @@ def test_another_vocabulary_of_the_same_size_is_refused():
 
 
 def test_what_is_not_of_pretraining_or_of_another_model_is_named():
-    fine_tuned = {name: tensor for name, tensor in model_of().state_dict().items() if name.startswith("encoder.")}
+    fine_tuned = {
+        name: tensor for name, tensor in model_of().state_dict().items() if name.startswith(("encoder.", SETTINGS))
+    }
     fine_tuned |= {"classification_heads.x.out_proj.weight": torch.zeros(2, 3)}
     with pytest.raises(ValueError, match="it was fine-tuned: continue pretraining from a pretrained checkpoint"):
         model_of().load_state_dict(fine_tuned, strict=True)

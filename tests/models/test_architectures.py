@@ -67,6 +67,25 @@ def test_modern_sizes_share_their_layers_and_the_paper_s_have_self_attention(nam
         assert other.decoder_attention == "self_cross"
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "layers"),
+    [
+        ("maelm_modern_tiny", {"encoder_layers": 1}, 1),
+        ("maelm_modern_tiny", {"encoder_layers": 5}, 3),
+        ("maelm_modern_tiny", {"encoder_layers": 5, "decoder_attention": "shared"}, 3),
+        ("maelm_base", {"decoder_attention": "shared"}, 7),
+        ("maelm_modern_150m", {"decoder_attention": "cross"}, 4),
+        ("maelm_modern_150m", {"decoder_attention": "self", "encoder_layers": 3}, 1),
+        ("maelm_base", {"decoder_attention": "cross"}, 4),
+        ("maelm_modern_150m", {"decoder_layers": 2}, 2),
+    ],
+)
+def test_layers_of_the_decoder_by_default(name: str, given: dict[str, Any], layers: int) -> None:
+    config = Namespace(_name=name, **given)
+    complete_config(config)
+    assert config.decoder_layers == layers
+
+
 MLM, OTHER = {"decoder_layers": 0}, {"decoder_attention": "self_cross"}
 
 

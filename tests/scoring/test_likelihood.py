@@ -73,6 +73,9 @@ def test_what_is_hidden_with_a_token() -> None:
         ({"decoder_layers": 0}, "kept"),
         (FAMILIES["modern"], "dropped"),
         ({**FAMILIES["modern"], "decoder_attention": "cross"}, "dropped"),
+        ({"decoder_attention": "shared"}, "dropped"),
+        ({**FAMILIES["modern"], "decoder_attention": "shared", "decoder_layers": 1}, "dropped"),
+        ({**FAMILIES["modern"], "decoder_attention": "shared", "local_attention": 4, "global_every": 2}, "dropped"),
     ],
 )
 def test_scores_are_those_of_one_position_at_a_time(changes: dict[str, Any], masked_input: str, method: str) -> None:

@@ -28,6 +28,7 @@ from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.checks import check_view
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
@@ -175,11 +176,7 @@ class PromptTask(EncoderTask):
             )
         model = super().build_model(cfg, from_checkpoint)
         decoder = getattr(model, "decoder", None)
-        if decoder is None and self.encoder_view.hides_all_masks:
-            raise ValueError(
-                "without a decoder nothing can predict the mask, because the encoder does not see it (--masked-input "
-                f"{self.encoder_view.masked_input}): use --masked-input kept"
-            )
+        check_view(decoder, self.encoder_view)
         if decoder is not None and decoder.autoregressive:
             raise ValueError("this model's decoder reads from left to right and cannot fill masks")
         return model
