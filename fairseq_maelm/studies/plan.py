@@ -7,10 +7,10 @@ The commands of a plan contain placeholders ``{NAME}`` for its settings and text
 - ``steps``: name -> step. A step becomes one job for each combination of the axes in its ``each``. The values of an
   axis such as ``seed`` are listed in ``seeds``, a list or a table (whose fields are placeholders too); rows and tasks
   may set their own. ``rows`` restricts a step to some rows. ``after`` names earlier steps: a job waits for their jobs
-  with the same values of common axes, and runs if at least one of each step succeeded. ``run`` is the command,
-  ``marker`` the path of the result without suffix. Optional: ``name`` for messages; ``environment``, ``one-gpu``,
-  ``resumes``, ``clears`` and ``cost`` (see ``Job``); ``needs``, the required files; and the names of two functions,
-  ``result``(placeholder values, log) and ``ended``(placeholder values).
+  with the same values of common axes, and runs if at least one of each step succeeded; ``after-all`` is the same for
+  the jobs of all rows. ``run`` is the command, ``marker`` the path of the result without suffix. Optional: ``name`` for
+  messages; ``environment``, ``one-gpu``, ``resumes``, ``clears`` and ``cost`` (see ``Job``); ``needs``, the required
+  files; and the names of two functions, ``result``(placeholder values, log) and ``ended``(placeholder values).
 - ``report``: Python file with the functions of ``result`` and ``ended``, with ``PLACES`` (name -> function that
   computes a placeholder's value from the others), and with ``write``, which makes the tables of results.
 
@@ -208,19 +208,25 @@ class Steps:
         for name, places, _ in self.instances:
             step = self.steps[name]
             job = self._job(name, step, places)
-            before = step.get("after", "").split()
-            job.after = [group for each in before if (group := self._matching(each, step, places, made))]
+            job.after = [
+                group
+                for key in ("after", "after-all")
+                for earlier in step.get(key, "").split()
+                if (group := self._matching(earlier, step, places, made, all_rows=key == "after-all"))
+            ]
             made.append((name, places, job))
         return [job for name, _, job in made if name in (steps or self.steps)]
 
     def _matching(
-        self, name: str, step: dict[str, Any], places: Places, made: list[tuple[str, Places, Job]]
+        self, name: str, step: dict[str, Any], places: Places, made: list[tuple[str, Places, Job]], all_rows: bool
     ) -> list[Job]:
         """Return the jobs of an earlier step that have the same values of common axes as ``places``."""
         earlier = self.steps[name]
-        if "row" in places and places["row"] not in earlier.get("rows", places["row"]).split():
-            return []
         axes = set(step.get("each", "").split()) & set(earlier.get("each", "").split())
+        if all_rows:
+            axes.discard("row")
+        elif "row" in places and places["row"] not in earlier.get("rows", places["row"]).split():
+            return []
         return [job for each, own, job in made if each == name and all(own[axis] == places[axis] for axis in axes)]
 
     def _rows(self, step: dict[str, Any]) -> Table:

@@ -22,28 +22,29 @@ FILES = ("checkpoint", "treebank", "blimp", "papers", "papers-valid", "spoken", 
 
 
 @pytest.fixture
-def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The commands of three rows and a task."""
+def words(tmp_path: Path) -> list[str]:
+    """The arguments for three rows and a task."""
     for name in ("dict.txt", "sentencepiece.bpe.model", *FILES):
         (tmp_path / name).touch()
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.jsonl").touch()
     given = [f"{name}={tmp_path / name}" for name in FILES]
-    words = [str(PLAN), str(tmp_path), str(tmp_path / "o"), "--dry-run"]
-    rows.main(
-        [
-            *words,
-            "--rows",
-            "before",
-            "papers-1M-mae-lm",
-            "papers-1M-half",
-            "--tasks",
-            f"scicite={tmp_path}",
-            "--set",
-            *given,
-        ]
-    )
+    asked = ["--rows", "before", "papers-1M-mae-lm", "papers-1M-half", "--tasks", f"scicite={tmp_path}"]
+    return [str(PLAN), str(tmp_path), str(tmp_path / "o"), "--dry-run", *asked, "--set", *given]
+
+
+@pytest.fixture
+def commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The commands of these rows."""
+    rows.main(words)
     return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+
+
+def test_fine_tuning_waits_for_the_task_and_for_the_rates_of_other_rows(words: list[str]) -> None:
+    jobs = {job.name: job for job in rows.parse(words).steps.jobs()}
+    waits = [{job.name for job in group} for group in jobs["tuned/papers-1M-half_scicite_2"].after]
+    choice = {f"tuned/{row}_scicite_at_{rate}" for row in ("before", "papers-1M-mae-lm") for rate in ("3e-4", "1e-3")}
+    assert waits == [{"runs/papers-1M-half_2"}, {"runs/prepare_scicite"}, choice]
 
 
 def test_everything_is_measured_before_and_after(commands: list[str]) -> None:
