@@ -50,10 +50,9 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
             )
         if lacking:
             _begin_prediction(model, state_dict, lacking)
-        if getattr(model.decoder, "attention", None) == "shared" and "decoder_attention" not in saved_settings(
-            state_dict
-        ):
-            logger.info("the checkpoint has no decoder: the encoder's last %d layers are one now", model.decoder.depth)
+        is_shared = model.decoder is not None and model.decoder.attention == "shared"
+        if is_shared and "decoder_attention" not in saved_settings(state_dict):
+            logger.info("no decoder yet: from now on the encoder's last %d layers predict tokens", model.decoder.depth)
     _fit_heads(model, state_dict)
     _check_shapes(model, state_dict)
 

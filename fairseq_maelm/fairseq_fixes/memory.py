@@ -23,7 +23,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 _USERS_CHOICE = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 
 
-# Tokens from which on the memory of a single sequence counts more than a tenth of the time.
+# Tokens of a sequence from which on less memory is worth a tenth of the time.
 _LONG_SEQUENCE = 4096
 
 
