@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 # Environment variables that choose an allocator or configure glibc's.
 _USERS_CHOICE = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
-
-
 # Tokens of a sequence from which on less memory is worth a tenth of the time.
 _LONG_SEQUENCE = 4096
 
@@ -58,7 +56,9 @@ def return_freed_memory() -> bool:
     By default glibc raises this limit to 32 MiB as blocks are freed, and gaps between smaller blocks add up.
     """
     library = changeable_allocator()
-    return library is not None and bool(library.mallopt(_M_MMAP_THRESHOLD, 2**20))
+    # The first two are glibc's defaults; the command ``maelm`` has called ``keep_freed_memory`` before.
+    settings = ((_M_MMAP_MAX, 2**16), (_M_TRIM_THRESHOLD, 2**17), (_M_MMAP_THRESHOLD, 2**20))
+    return library is not None and all(library.mallopt(*each) for each in settings)
 
 
 def choose_allocation(config: Any) -> None:
