@@ -166,18 +166,17 @@ def encoder_input_of_masks(
     masks: np.ndarray,
     view: EncoderView,
     pad: int,
-    predicted: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Make the encoder's input for predicting the tokens at given masks <bool>[B, T], with the view of pretraining.
 
     The result is deterministic: in the variant "dropped", all masks stay if ``mask_fraction`` > 0.5, otherwise none.
-    ``predicted`` defaults to ``masks``; the other arguments and the result are as in ``encoder_input``.
+    The other arguments and the result are as in ``encoder_input``.
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     visible = inside if view.asks_with_masks else inside & ~masks
     returned = inside & ~masks if view.masked_input == "reset" else visible
     shown = VisibleTokens(tokens, visible, returned)
-    return encoder_input(shown, masks if predicted is None else predicted, lengths, pad, view.positions)
+    return encoder_input(shown, masks, lengths, pad, view.positions)
 
 
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:

@@ -128,9 +128,8 @@ def check_view(decoder: Any, view: EncoderView) -> None:
         )
     if decoder is None or decoder.attention != "shared":
         return
-    wrong = [] if view.hides_all_masks else [f"--masked-input {view.masked_input}"]
-    if view.mask_fraction == 1.0:
-        wrong = ["--encoder-mask-fraction 1"]
+    shows = "--encoder-mask-fraction 1" if view.mask_fraction == 1.0 else f"--masked-input {view.masked_input}"
+    wrong = [] if view.hides_all_masks else [shows]
     if view.positions != "original":
         wrong.append(f"--encoder-positions {view.positions}")
     if wrong:

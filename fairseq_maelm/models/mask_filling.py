@@ -98,20 +98,21 @@ def masked_token_logits(model: Any, view: EncoderView, sequences: list[np.ndarra
 
 
 @torch.no_grad()
-def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tensor) -> Tensor:
+def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tensor, rows: Tensor) -> Tensor:
     """Return the log-probabilities of given tokens at masked positions, without computing all logits.
 
     Args:
         model: a model with an LM head, in evaluation mode.
         net_input: ``src_tokens`` and ``layout``, on the model's device.
-        target: <int64>[M, K] tokens to score at each masked position.
+        target: <int64>[N, K] tokens to score at each of these positions.
+        rows: <int64>[N] the positions, as indices of the M predicted positions of the batch.
 
     Returns:
-        <float32>[M, K] log-probabilities in nats.
+        <float32>[N, K] log-probabilities in nats.
     """
     tokens, layout, embedding = net_input["src_tokens"], net_input["layout"], model.encoder.embed_tokens.weight
     output_at = predicted_positions(layout)
     with computing(model):
         visible = model.encode(tokens, layout, output_at, predicts=True)
         decoded = model.decode(model.reassemble(visible, layout), visible, layout, output_at)
-        return model.lm_head.log_probabilities(decoded, embedding, target)
+        return model.lm_head.log_probabilities(decoded[rows], embedding, target)

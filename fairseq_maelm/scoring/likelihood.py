@@ -17,7 +17,6 @@ from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_ma
 from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.models.mask_filling import target_log_probabilities
-from fairseq_maelm.models.shared_decoder import SharedDecoder
 from fairseq_maelm.modules.autocast import computing_in
 from fairseq_maelm.scoring.reading import METHODS
 
@@ -128,26 +127,19 @@ def _fill(scorer: CheckpointScorer, targets: dict[_Context, dict[int, float]], b
     sequences = [np.frombuffer(shown, dtype=np.int64) for _, _, shown in contexts]
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
 
-    # Such a decoder has a state for each mask, and the first mask of a word reads the others.
-    reads_masks = isinstance(scorer.model.decoder, SharedDecoder)
-
-    def collate(places: Places) -> tuple[Any, Tensor, NDArray[np.int64]]:
+    def collate(places: Places) -> tuple[Any, Tensor, Tensor]:
         tokens = pad_rows([sequences[place] for place in places], lengths[places], scorer.pad)
         masks = tokens == scorer.mask
-        predicted = masks
-        if not reads_masks:
-            predicted = np.zeros_like(masks)
-            predicted[np.arange(len(places)), [contexts[place][0] for place in places]] = True
         wanted = [np.array(list(targets[contexts[place]])) for place in places]
         # Contexts with fewer targets than others are padded with symbol 0, whose result is ignored.
         targets_of_masks = pad_rows(wanted, np.array(list(map(len, wanted))), 0)
-        net_input = encoder_input_of_masks(tokens, lengths[places], masks, scorer.view, scorer.pad, predicted)
-        counts = predicted.sum(axis=1)
-        return net_input, torch.from_numpy(targets_of_masks.repeat(counts, axis=0)), np.cumsum(counts) - counts
+        net_input = encoder_input_of_masks(tokens, lengths[places], masks, scorer.view, scorer.pad)
+        # The first mask of a context is asked for. A shared decoder's masks read one another, so all are predicted.
+        counts = masks.sum(axis=1)
+        return net_input, torch.from_numpy(targets_of_masks), torch.from_numpy(np.cumsum(counts) - counts)
 
-    def forward(batch: tuple[Any, Tensor, NDArray[np.int64]]) -> list[list[float]]:
-        net_input, wanted, first = batch
-        return target_log_probabilities(scorer.model, net_input, wanted)[first].double().tolist()
+    def forward(batch: tuple[Any, Tensor, Tensor]) -> list[list[float]]:
+        return target_log_probabilities(scorer.model, *batch).double().tolist()
 
     # One context manager for all batches, so that weights are cast once.
     with computing_in(scorer.precision, next(scorer.model.parameters()), training=False):

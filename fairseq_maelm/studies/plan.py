@@ -220,7 +220,7 @@ class Steps:
     def _matching(
         self, name: str, step: dict[str, Any], places: Places, made: list[tuple[str, Places, Job]], all_rows: bool
     ) -> list[Job]:
-        """Return the jobs of an earlier step that have the same values of common axes as ``places``."""
+        """Return the jobs of an earlier step, of all rows if asked, with the values of common axes in ``places``."""
         earlier = self.steps[name]
         axes = set(step.get("each", "").split()) & set(earlier.get("each", "").split())
         if all_rows:

@@ -100,9 +100,9 @@ def test_a_dropped_token_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = scorer_of(model, EncoderView("dropped"))
     asked = []
 
-    def count(model: Any, batch: dict[str, Any], target: torch.Tensor) -> torch.Tensor:
+    def count(model: Any, batch: dict[str, Any], target: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         asked.append(len(target))
-        return target_log_probabilities(model, batch, target)
+        return target_log_probabilities(model, batch, target, rows)
 
     monkeypatch.setattr(likelihood, "target_log_probabilities", count)
     first, second, third = pseudo_log_likelihoods(scorer, [Sentence(each, words) for each in (tokens, other, tokens)])
