@@ -2,6 +2,7 @@
 
 import base64
 import html
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,6 @@ _STYLE = (
     "td,th{border:1px solid #bbb;padding:.2em .6em;text-align:right}"
     "th{background:#eee}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
 )
-# One for each budget.
-_MARKERS = "osD^v<>"
 
 Section = tuple[str, str, list[str], list[list[str]]]
 
@@ -33,7 +32,10 @@ def write(plan: Plan, results: dict[str, Any], output: Path) -> None:
     draw_differences(plan, results, output / "differences.png")
     body = [f"<h1>{html.escape(results['title'])}</h1>"]
     for name, caption in (
-        ("differences.png", "Differences of equal seeds at equal operations, with 95 % intervals (paired t)."),
+        (
+            "differences.png",
+            "Differences of equal seeds at equal operations, with 95 % intervals (paired t) from three seeds on.",
+        ),
         ("curves.png", "Loss on held-out text with 15 % of the tokens masked, against tokens, operations and seconds."),
     ):
         picture = base64.b64encode((output / name).read_bytes()).decode()
@@ -174,38 +176,38 @@ def draw_curves(results: dict[str, Any], path: Path) -> None:
 
 
 def draw_differences(plan: Plan, results: dict[str, Any], path: Path) -> None:
-    """Draw how far each method is from the first one: a line for each measure, a marker for each budget."""
+    """Draw how far each method is from the first one against operations: a panel for each measure."""
     pyplot = import_pyplot()
     found, first = results["from_first"], next(iter(plan.methods))
-    measures = list(dict.fromkeys(own["measure"] for own in found if own["measure"] != LOSS))
-    panels = [([LOSS], f"bits more than {first}"), (measures, f"points more than {first}; dimensions for ranks")]
-    names, budgets = list(plan.methods), list(results["table"])
-    height = [1.2, 0.8 + 0.5 * max(1, len(measures))]
-    figure, axes = pyplot.subplots(2, 1, figsize=(9, sum(height) + 0.8), height_ratios=height)
-    for axis, (rows, words) in zip(axes, panels):
-        for own in (own for own in found if own["measure"] in rows):
-            method, budget = names.index(own["first"]), budgets.index(own["budget"])
-            # Methods and budgets of a measure are drawn apart, so that no interval hides another.
-            step = 0.7 / (max(1, len(names) - 1) * len(budgets))
-            place = rows.index(own["measure"]) - 0.3 + step * ((method - 1) * len(budgets) + budget)
-            ends = None if own["low"] is None else [[own["mean"] - own["low"]], [own["high"] - own["mean"]]]
-            label = f"{own['first']}, {own['budget']} FLOP"
-            style = {"color": f"C{method}", "marker": _MARKERS[budget % len(_MARKERS)], "capsize": 3}
-            axis.errorbar([own["mean"]], [place], xerr=ends, linestyle="", label=label, **style)
-        axis.axvline(0, color="gray", linewidth=0.8)
-        axis.set(xlabel=words, ylim=(len(rows) - 0.4, -0.6))
-        axis.set_yticks(range(len(rows)), [_title(plan, measure) for measure in rows])
-    axes[0].set_yticks([0], ["bits, 15 % masked\n(less is better)"])
-    handles = dict(zip(*reversed(axes[0].get_legend_handles_labels())))
+    measures, budgets = list(dict.fromkeys(own["measure"] for own in found)), list(results["table"])
+    columns = max(1, min(3, len(measures)))
+    rows = max(1, math.ceil(len(measures) / columns))
+    figure, axes = pyplot.subplots(rows, columns, figsize=(4 * columns, 2.6 * rows + 0.5), squeeze=False)
+    for axis in axes.flat[len(measures) :]:
+        axis.set_axis_off()
+    for axis, measure in zip(axes.flat, measures):
+        for color, name in enumerate(plan.methods):
+            own = [each for each in found if (each["measure"], each["first"]) == (measure, name)]
+            # Methods are drawn apart, so that no interval hides another.
+            places = [budgets.index(each["budget"]) + 0.09 * (color - len(plan.methods) / 2) for each in own]
+            # An interval over two seeds is so wide that nothing else could be seen.
+            halves = [each["high"] - each["mean"] if each["count"] > 2 else math.nan for each in own]
+            style = {"color": f"C{color}", "marker": "o", "markersize": 4, "linewidth": 1, "capsize": 2}
+            if own:
+                axis.errorbar(places, [each["mean"] for each in own], yerr=halves, label=name, **style)
+        axis.axhline(0, color="gray", linewidth=0.8)
+        axis.set_title(f"{LOSS} (less is better)" if measure == LOSS else _title(plan, measure), fontsize=9)
+        axis.set_xticks(range(len(budgets)), budgets)
+        axis.set_xlim(-0.6, len(budgets) - 0.4)
+    handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
     if handles:
-        columns = min(4, len(handles))
-        axes[0].legend(
-            handles.values(), handles, fontsize=8, ncols=columns, loc="lower center", bbox_to_anchor=(0.4, 1)
-        )
-    _save(figure, path)
+        figure.legend(handles.values(), handles, fontsize=9, ncols=len(handles), loc="upper center")
+    figure.supxlabel("floating-point operations", fontsize=10)
+    figure.supylabel(f"difference from {first}: bits, points, dimensions", fontsize=10)
+    _save(figure, path, rect=(0, 0, 1, 1 - 0.35 / figure.get_figheight()))
 
 
-def _save(figure: Any, path: Path) -> None:
-    figure.tight_layout()
+def _save(figure: Any, path: Path, **layout: Any) -> None:
+    figure.tight_layout(**layout)
     figure.savefig(path, dpi=110)
     import_pyplot().close(figure)
