@@ -104,7 +104,8 @@ class SlurmLauncher:
 
     def start(self, job: Job, slot: str) -> SubmittedJob:
         """Submit a job, or find an earlier submission of it."""
-        folder, record = job.marker.with_name("submitit"), job.marker.with_name("submitted.json")
+        # Named after the marker, because a folder may have the markers of several jobs.
+        folder, record = job.marker.with_suffix(".submitit"), job.marker.with_suffix(".submitted.json")
         earlier = read_json(record)
         if earlier is not None and earlier["cluster"] == self.cluster:
             found = self._job_class(folder=folder, job_id=earlier["job"])

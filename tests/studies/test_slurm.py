@@ -18,18 +18,15 @@ def local() -> dict[str, Any]:
 
 
 def test_jobs_succeed_and_fail_through_submitit(local: dict[str, Any], tmp_path: Path) -> None:
+    """The jobs run at the same time, and their markers are in one folder."""
     variable = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    jobs = [
-        program(tmp_path / "a", "good", variable),
-        program(tmp_path / "b", "bad", "raise FloatingPointError('nan')"),
-    ]
-    jobs[0].log.parent.mkdir()
+    jobs = [program(tmp_path, "good", variable), program(tmp_path, "bad", "raise FloatingPointError('nan')")]
     jobs[0].log.write_text("an earlier attempt\n")
     run(jobs, ["5", "5"], SlurmLauncher(local))
     assert read_json(jobs[0].marker) == {"output": 5.0}
     assert read_json(jobs[1].marker) == {"failed": "exit status 1: FloatingPointError: nan"}
     assert jobs[0].log.read_text().startswith("$ CUDA_VISIBLE_DEVICES=5 ")
-    assert not list(tmp_path.rglob("submitted.json"))
+    assert not list(tmp_path.rglob("*submitted.json"))
 
 
 def test_a_submitted_job_is_found_again(local: dict[str, Any], tmp_path: Path) -> None:
@@ -37,7 +34,7 @@ def test_a_submitted_job_is_found_again(local: dict[str, Any], tmp_path: Path) -
     job = program(tmp_path, "job", counting(tmp_path), resumes=True)
     first = SlurmLauncher(local).start(job, "")
     wait_until(lambda: first.job.paths.result_pickle.exists())
-    assert read_json(tmp_path / "submitted.json") == {"cluster": "local", "job": first.job.job_id}
+    assert read_json(tmp_path / "job.submitted.json") == {"cluster": "local", "job": first.job.job_id}
     run([job], [""], SlurmLauncher(local))
     assert calls(tmp_path) == 1
     assert read_json(job.marker) == {"output": 7.0}
