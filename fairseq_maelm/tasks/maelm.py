@@ -1,5 +1,6 @@
 """The pretraining task: blocks of text, dynamically masked."""
 
+import copy
 import logging
 from dataclasses import dataclass, replace
 from typing import Any, Optional, TypeVar
@@ -227,7 +228,8 @@ class MaelmTask(EncoderTask):
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the batches of an epoch, as in fairseq; --mask-prob-end changes the masking rate with each update."""
         self._read = dataset
-        batches, trainer = super().get_batch_iterator(dataset, *args, **kwargs), running_trainer()
+        # A copy has its own epoch and rates: validation may read the training split in the middle of an epoch.
+        batches, trainer = super().get_batch_iterator(copy.copy(dataset), *args, **kwargs), running_trainer()
         if self.cfg.mask_prob_end is None or trainer is None or dataset.fixed_epoch is not None:
             return batches
         return RatedBatches.follow(batches, self.cfg.mask_prob, self.cfg.mask_prob_end, trainer)

@@ -109,8 +109,9 @@ class Run:
 
     def rates(self, epoch=1, **options: Any) -> list[float]:
         """Return the rates of an epoch's batches in the order of reading."""
-        itr = self.batches(epoch, **options).next_epoch_itr()
-        return [round(self.dataset.rate.of_batch(batch["id"].numpy()), 9) for batch in itr if batch]
+        batches = self.batches(epoch, **options)
+        itr = batches.next_epoch_itr()
+        return [round(batches.dataset.rate.of_batch(batch["id"].numpy()), 9) for batch in itr if batch]
 
 
 def test_rates_by_hand(monkeypatch):
@@ -150,8 +151,9 @@ def test_batches_are_masked_at_their_rate(monkeypatch, scheme):
     validation = MaskedBlockDataset(
         run.dataset.blocks, run.task.validation_scheme, Symbols(1, 39), EncoderView(), 0, fixed_epoch=1
     )
-    run.task.get_batch_iterator(validation, max_sentences=2).next_epoch_itr()
-    assert validation.rate is None
+    batches = run.task.get_batch_iterator(validation, max_sentences=2)
+    batches.next_epoch_itr()
+    assert batches.dataset.rate is None
 
 
 @pytest.mark.parametrize("skipped", [0, 2])
@@ -177,6 +179,21 @@ def test_a_resumed_run_goes_on_with_the_rates(monkeypatch, update_freq, skipped)
     assert run.rates(2, state=resumed.state_dict()) == whole[12:]
     run.updates = 0
     assert run.rates(2, state=state)[0] == 0.5, "after --reset-optimizer the run begins its updates again"
+
+
+@pytest.mark.parametrize("end", [None, 0.1])
+def test_validation_on_the_training_split_leaves_training_as_it_is(monkeypatch, end):
+    """fairseq gives validation the same dataset, always in its first epoch."""
+    targets = []
+    for validates in (False, True):
+        run = Run(monkeypatch, mask_prob_end=end)
+        itr = run.batches(2).next_epoch_itr()
+        read = [next(itr) for _ in range(4)]
+        run.updates = 4
+        if validates:
+            assert len(list(run.batches(1).next_epoch_itr(shuffle=False, set_dataset_epoch=False))) == 15
+        targets.append([batch["target"].tolist() for batch in (*read, *itr)])
+    assert targets[0] == targets[1]
 
 
 def test_a_changing_rate_needs_an_end_of_the_run(monkeypatch):
