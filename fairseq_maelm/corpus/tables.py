@@ -110,6 +110,7 @@ def read_table(
         rows = itertools.chain([first], rows)
     numbers = {*chosen.texts, chosen.label, chosen.id} - {None}
     one_column = len(cells) == 1 and (chosen.width == 1 or numbers == {0})
+    example = None
     for place, row in rows:
         # An editor's empty line at the end of a file; in a table of one column it is an empty text.
         if row == [""] and not one_column:
@@ -118,6 +119,8 @@ def read_table(
         if not complete(example.texts):
             raise CorpusError(f"{place} has an empty sentence")
         yield example
+    if example is None:
+        raise CorpusError(f"{path} has no row below its header")
 
 
 class _Chosen(NamedTuple):

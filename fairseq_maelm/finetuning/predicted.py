@@ -47,7 +47,7 @@ def predict_rows(
     filled = [example for example in examples if any(example.texts)]
     empty = [example.place for example in examples if not any(example.texts)]
     if not filled:
-        raise ValueError(f"{examples[0].place} and all rows after it have no text" if examples else "there is no row")
+        raise ValueError(f"{examples[0].place} and all rows after it have no text")
     if empty:
         logger.warning("%d rows have no text and get no prediction; the first: %s", len(empty), empty[0])
     outputs = run([example.texts for example in filled])

@@ -98,6 +98,7 @@ def test_empty_lines_are_rows_only_in_a_table_of_one_column(tmp_path: Path) -> N
         ("t.tsv", "a\tgood\nb\t \n", (), "t.tsv:2 has no label"),
         ("t.tsv", "a\tgood\n", (None, None, "1"), "must be named too: give --text"),
         ("t.csv", "s,label\na,b\n", ("text", None, "label"), "t.csv:1 has no column 'text', only 's', 'label'"),
+        ("t.csv", "s,label\n", ("s", None, "label"), "t.csv has no row below its header"),
         ("t.csv", 's,label\n"a,b\n', ("s", None, "label"), "t.csv:2 is not a row of separated values"),
         ("t.csv", "s,t,s\na,b,c\n", ("s", None, "t"), "t.csv:1 has 2 columns named 's': rename all but one of them"),
         ("t.csv", "s;t\na;b\n", ("s", None, "t"), "only 's;t'. If ';' separates its columns, give --delimiter ';'"),

@@ -57,7 +57,7 @@ def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path
 
 def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> dict[str, Any]:
     """Write all files, and return facts for the manifest."""
-    train = _filled(settings.train, read_table(settings.train, settings))
+    train = list(read_table(settings.train, settings))
     if train[0].label is None:
         raise CorpusError(f"{settings.train} has no labels: name their column with --label")
     found, texts = [str(example.label) for example in train], len(train[0].texts)
@@ -83,13 +83,6 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
     return facts
 
 
-def _filled(path: Path, examples: Iterable[Example]) -> list[Example]:
-    found = list(examples)
-    if not found:
-        raise CorpusError(f"{path} is empty")
-    return found
-
-
 def write_task(
     folder: Path,
     encoder: TextEncoder,
@@ -111,10 +104,9 @@ def write_task(
         scale: divisor of labels, which must be numbers in [0, ``scale``]; None to store any finite numbers unchanged.
     """
     splits = {}
-    for split, (path, found) in sources.items():
+    for split, (_, found) in sources.items():
         examples = [
-            each._replace(label=_stored_label(each, split, texts, labels, scale, sources["train"][0]))
-            for each in _filled(path, found)
+            each._replace(label=_stored_label(each, split, texts, labels, scale, sources["train"][0])) for each in found
         ]
         splits[split] = _write_split(folder, split, examples, labels, encoder, max_length)
     if texts == 2:
