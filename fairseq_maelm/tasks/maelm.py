@@ -127,8 +127,9 @@ class MaelmTask(EncoderTask):
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
-        if not 2 <= cfg.tokens_per_sample <= MAX_LENGTH:
-            raise ValueError(f"--tokens-per-sample must be between 2 and {MAX_LENGTH}, not {cfg.tokens_per_sample}")
+        # Blocks of <s> and a single token are left out.
+        if not 3 <= cfg.tokens_per_sample <= MAX_LENGTH:
+            raise ValueError(f"--tokens-per-sample must be between 3 and {MAX_LENGTH}, not {cfg.tokens_per_sample}")
         self.mask_index = dictionary.index(MASK)
         self.scheme = MaskingScheme(
             mask_prob=cfg.mask_prob,
