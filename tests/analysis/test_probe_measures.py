@@ -79,3 +79,12 @@ def test_repetitions_are_of_rare_words_some_words_apart() -> None:
     (case,) = cases
     changed = [place for place, (old, new) in enumerate(zip(case.words, case.replaced)) if old != new]
     assert changed == [13 - case.place] and case.replaced[changed[0]] not in ("the", "x1")
+
+
+def test_a_repeated_word_does_not_replace_itself() -> None:
+    """Even if only two words are rare."""
+    words = ["the"] * 40
+    words[3] = words[20] = words[35] = "cook"
+    (case,) = find_repetitions([[*words, "oak"]], np.random.default_rng(0))
+    assert (case.replaced.count("cook"), case.replaced.count("oak")) == (1, 3)
+    assert find_repetitions([words], np.random.default_rng(0)) == []

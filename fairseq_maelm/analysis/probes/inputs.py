@@ -186,7 +186,8 @@ def find_repetitions(passages: Sequence[list[str]], generator: np.random.Generat
             rare.append(word)
         rest -= count
     known, cases = set(rare), []
-    for words in passages:
+    # A single word has no replacement.
+    for words in passages if len(rare) > 1 else ():
         for word in sorted({each for each in words if each in known and words.count(each) > 1}):
             places = np.flatnonzero([each == word for each in words])
             place = int(generator.choice(places))
@@ -194,6 +195,7 @@ def find_repetitions(passages: Sequence[list[str]], generator: np.random.Generat
             if np.abs(others - place).min() >= _DISTANCE:
                 replaced = list(words)
                 for other in others.tolist():
-                    replaced[other] = str(generator.choice(rare))
+                    while replaced[other] == word:
+                        replaced[other] = str(generator.choice(rare))
                 cases.append(Repetition(words, place, replaced))
     return cases
