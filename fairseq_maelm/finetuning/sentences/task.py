@@ -14,6 +14,8 @@ from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_maelm.fairseq_fixes.private import remember
+from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
@@ -62,7 +64,8 @@ class SentencesTask(EncoderTask):
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SentencesTask":
         """Load the vocabulary and the labels, and build the task; called by fairseq."""
         if not from_checkpoint:
-            remember(cfg, texts=1 + (Path(cfg.data) / "input1").is_dir())
+            texts = 1 + (Path(cfg.data) / "input1").is_dir()
+            remember(cfg, texts=texts, tokens_per_sample=_longest(Path(cfg.data), cfg.tokens_per_sample))
         labels = Path(cfg.data) / LABELS
         dictionary = load_dictionary(str(Path(cfg.data) / "input0"))
         return cls(cfg, dictionary, Dictionary.load(str(labels)) if labels.is_file() else None)
@@ -85,6 +88,13 @@ class SentencesTask(EncoderTask):
                 "%s: %s examples are longer than %d tokens and are truncated", split, f"{dataset.cut:,}", limit
             )
         self.datasets[split] = dataset
+
+
+def _longest(folder: Path, limit: int | None) -> int | None:
+    """Return the length to which training or preparation truncates examples, so that predictions do the same."""
+    manifest = folder / MANIFEST_FILE
+    prepared = read_json(manifest)["settings"].get("max_length") if manifest.is_file() else None
+    return min((length for length in (limit, prepared) if length is not None), default=None)
 
 
 @dataclass

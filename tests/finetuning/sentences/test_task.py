@@ -1,6 +1,7 @@
 """The task of sentences: fairseq's own folder and options."""
 
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from support import dictionary_of
 
+from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_split
 
 VOCABULARY, EXAMPLES = 40, 600
 LABELS = ("no", "perhaps", "yes")
+LIMIT = ["--tokens-per-sample", "20"]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +70,7 @@ def test_examples_are_those_of_fairseqs_task(folder: Path, split: str) -> None:
 
 
 def test_long_examples_are_cut_where_they_are_longer(folder: Path) -> None:
-    whole, short = task_of(folder), task_of(folder, "--tokens-per-sample", "20")
+    whole, short = task_of(folder), task_of(folder, *LIMIT)
     assert (whole.max_positions(), short.max_positions()) == (512, 20)
     for task in (whole, short):
         task.load_dataset("valid")
@@ -76,6 +79,16 @@ def test_long_examples_are_cut_where_they_are_longer(folder: Path) -> None:
     assert short.dataset("valid").cut == int((lengths > 20).sum()) > 0
     tokens = short.dataset("valid").collater([int(np.argmax(lengths))])["net_input"]["src_tokens"][0].tolist()
     assert len(tokens) == 20 and tokens.count(2) == 3, "all end symbols stay"
+
+
+@pytest.mark.parametrize(("prepared", "words", "longest"), [(30, [], 30), (30, LIMIT, 20), (None, LIMIT, 20)])
+def test_predictions_are_cut_like_the_prepared_examples(
+    prepared: int | None, words: list[str], longest: int, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "task")
+    write_json(tmp_path / "task" / "manifest.json", {"settings": {"max_length": prepared}})
+    task = task_of(tmp_path / "task", *words)
+    assert (task.max_positions(), task.cfg.tokens_per_sample) == (longest, longest)
 
 
 def test_numbers_where_the_folder_has_no_classes(folder: Path, tmp_path: Path) -> None:
