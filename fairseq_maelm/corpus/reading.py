@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -9,6 +10,8 @@ from typing import Any, BinaryIO, NamedTuple
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import damage_told, decode, decompressed, parse_record, text_field
 from fairseq_maelm.text.cleaning import clean_text
+
+logger = logging.getLogger(__name__)
 
 LONGEST_LINE_BYTES = 64 * 2**20
 _DIGEST_BYTES = 16
@@ -41,11 +44,7 @@ def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Sourc
     sources: list[Source] = []
     for path in inputs:
         if path.is_dir():
-            inside = sorted(
-                file
-                for file in path.rglob("*")
-                if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
-            )
+            inside = _files_in(path)
             if not inside:
                 raise CorpusError(f"the folder {path} holds no files: give a folder with text files")
             sources.extend(_source(file, json_field) for file in inside)
@@ -54,6 +53,19 @@ def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Sourc
         else:
             raise CorpusError(f"the input {path} does not exist, or is neither a file nor a folder")
     return sources
+
+
+def _files_in(folder: Path) -> list[Path]:
+    files = []
+    for path in sorted(folder.rglob("*")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        if path.is_file():
+            files.append(path)
+        elif path.is_symlink() and path.is_dir():
+            # It may lead to files that are read anyway.
+            logger.warning("%s is a link to a folder, which is not read: to read it, name it as an input", path)
+    return files
 
 
 def _source(path: Path, json_field: str) -> Source:

@@ -74,6 +74,23 @@ def test_a_folder_is_read_recursively_in_order_without_hidden_files(tmp_path: Pa
     assert list(read_documents(tmp_path)) == [["text of a.txt"], ["text of b/1.txt"], ["text of b/2.txt"]]
 
 
+def test_a_link_to_a_folder_is_named_and_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    for each in (folder, other):
+        each.mkdir()
+        (each / "a.txt").write_text("text")
+    (folder / "file").symlink_to(other / "a.txt")
+    (folder / "link").symlink_to(other)
+    (folder / ".hidden").symlink_to(other)
+    assert [source.path for source in find_sources([folder])] == [folder / "a.txt", folder / "file"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{folder / 'link'} is a link to a folder, which is not read: to read it, name it as an input"
+    ]
+    caplog.clear()
+    assert [source.path for source in find_sources([folder / "link"])] == [folder / "link" / "a.txt"]
+    assert not caplog.records
+
+
 def test_a_record_is_one_document_whatever_blank_lines_it_holds(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     texts = ["one\n\n two \n\u200b\n\nthree\n", "", "\n\n", "four"]
