@@ -225,7 +225,7 @@ class Steps:
         axes = set(step.get("each", "").split()) & set(earlier.get("each", "").split())
         if all_rows:
             axes.discard("row")
-        elif "row" in places and places["row"] not in earlier.get("rows", places["row"]).split():
+        elif "row" in places and places["row"] not in self._rows(earlier):
             return []
         return [job for each, own, job in made if each == name and all(own[axis] == places[axis] for axis in axes)]
 
