@@ -278,7 +278,9 @@ def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
         text = text.replace(MASK_SYMBOL, tokenizer.mask_token)
         return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    texts = check_strings(source.dictionary, tokenizer.all_special_tokens)
+    # all_special_tokens lacks those that have no role, such as ModernBERT's <|endoftext|>.
+    added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    texts = check_strings(source.dictionary, [*tokenizer.all_special_tokens, *added])
     wrong = differences(expected, found, texts, has_ties(source.tokenizer_file))
     if wrong:
         raise ValueError(

@@ -146,6 +146,7 @@ def modernbert_folder(folder: Path, **changes: Any) -> Path:
     special = [*BERT_SPECIAL[1:4], BERT_SPECIAL[0], BERT_SPECIAL[4]]
     tokenizer.add_special_tokens([tokenizers.AddedToken(each, lstrip=each == "[MASK]") for each in special])
     tokenizer.add_tokens(["[unused0]"])
+    tokenizer.add_special_tokens(["<|endoftext|>"])  # without a role
     between(tokenizer, "[CLS]", "[SEP]")
     numbers = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "cls": "[CLS]", "sep": "[SEP]"}
     settings = {f"{name}_token_id": tokenizer.token_to_id(token) for name, token in numbers.items()}

@@ -213,6 +213,13 @@ def test_with_our_ids_two_texts_are_joined_as_fairseq_does(tmp_path: Path) -> No
         assert tokenizer("the rope", "a sailor")["input_ids"] == [0, *a, *between, *b, 2]
 
 
+def test_a_special_token_without_a_role_does_not_prevent_an_export(tmp_path: Path) -> None:
+    """ModernBERT has one: transformers reads it as a token, and our tokenizer as text."""
+    import_model(sources.modernbert_folder(tmp_path / "source"), tmp_path / "imported")
+    done = export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "out", ExportSettings(complete=True))
+    assert len(transformers.AutoTokenizer.from_pretrained(done.folder)("<|endoftext|>")["input_ids"]) == 3
+
+
 def test_rounded_weights_give_the_source_s_states_for_both_token_types(tmp_path: Path) -> None:
     source = sources.bert(tmp_path / "source")
     import_model(source, tmp_path / "imported")
