@@ -39,7 +39,8 @@ _COMPUTED = {
 # Values of --set that are not numbers or text.
 _WORDS = {"true": True, "false": False, "none": None}
 # For sequences-per-gpu=auto: the choices; the usable share of a GPU's memory (the allocator, the exchange between GPUs
-# and the driver need some); the assumed memory without a GPU; the choice for a CPU, or for a recipe without memory-gb.
+# and the driver need some); the assumed memory without a GPU; the largest choice for a CPU, or for a recipe without
+# memory-gb.
 _CHOICES = (8, 16, 32, 64, 128, 256)
 _USABLE = 0.8
 _UNKNOWN_GPU = 40e9
@@ -150,11 +151,11 @@ def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, A
 
 def sequences_that_fit(recipe: dict[str, Any], machine: Machine, memory: float) -> int:
     """Return the largest number of sequences that a GPU with ``memory`` bytes can process at a time."""
+    share = int(recipe["batch-sequences"]) // max(1, machine.gpus)
     if not machine.gpus or "memory-gb" not in recipe:
-        return _DEFAULT_CHOICE
+        return math.gcd(share, _DEFAULT_CHOICE)
     fixed, each = (float(number) * (2e9 if machine.precision == "fp32" else 1e9) for number in recipe["memory-gb"])
-    batch = int(recipe["batch-sequences"])
-    choices = [choice for choice in _CHOICES if not batch % (choice * machine.gpus)] or _CHOICES[:1]
+    choices = [choice for choice in _CHOICES if not share % choice] or [math.gcd(share, _CHOICES[0])]
     return max((choice for choice in choices if fixed + each * choice <= _USABLE * memory), default=choices[0])
 
 

@@ -176,6 +176,16 @@ def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str, gpus: int, data
     assert share * 512 == int(option(words, "--max-tokens"))
 
 
+@pytest.mark.parametrize(
+    ("name", "gpus", "batch"), [("adapt", 2, 32), ("adapt", 16, 32), ("base", 0, 8), ("base", 2, 8)]
+)
+def test_small_batches_are_divided_too(name: str, gpus: int, batch: int) -> None:
+    recipe = {**load_yaml(Path(name), FOLDER), "batch-sequences": batch}
+    recipe["options"] |= {"arch": "maelm_tiny", "max-update": 1}
+    found = train_options(recipe, Machine(gpus, "fp32"))
+    assert max(1, gpus) * found["update-freq"] * found["max-tokens"] == batch * recipe["sequence-length"]
+
+
 KEYS = ("GPUS  ", "sequences-per-gpu  ", "--update-freq")
 
 
