@@ -56,7 +56,9 @@ def continue_from(
     if model.layer == "modern":
         decided = {**decided, **_WITHOUT_DROPOUT}
     options = {**recipe["options"], **{name: decided[name] for name in decided if name not in given}}
-    options |= {"arch": "maelm", "finetune-from-model": path, "max-positions": model.max_positions}
+    options |= {"arch": "maelm", "finetune-from-model": path}
+    if "max-positions" not in given:  # fairseq-train refuses a number that contradicts the checkpoint
+        options["max-positions"] = model.max_positions
     recipe = {**recipe, "sequence-length": length, "options": options}
     if general_data is not None:
         recipe["options"] = options = {**_GENERAL, **options, "general-data": general_data}

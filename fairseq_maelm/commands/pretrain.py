@@ -136,7 +136,7 @@ def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, A
     """Read the recipe that the arguments name, and apply --set and --arch."""
     if args.recipe is None and args.arch is None and args.checkpoint is None:
         raise UsageError(f"give --arch, --checkpoint, or --recipe with one of {', '.join(names_in(RECIPES))}")
-    if args.checkpoint is not None and args.arch is not None:
+    if args.checkpoint is not None and (args.arch is not None or "arch" in changes):
         raise UsageError("with --checkpoint the architecture is the checkpoint's: omit --arch")
     if args.checkpoint is None and (args.general_data is not None or args.objective != _OBJECTIVES[0]):
         raise UsageError("--objective and --general-data need --checkpoint")

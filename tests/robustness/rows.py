@@ -53,6 +53,7 @@ pretrain {data} --checkpoint {pretrained} --output {new} --set max-update=none |
 pretrain {data} --checkpoint {pretrained} --output {new} --set batch-sequences=few | must be a whole number of
 pretrain {data} --checkpoint {pretrained} --output {new} --set passes=0 | passes must be a number above 0
 pretrain {data} --checkpoint {pretrained} --output {new} --set sequence-length=999 | has \d+ positions, so give at most
+pretrain {data} --checkpoint {pretrained} --output {new} --set max-positions=32 | --max-positions 32 contradicts the
 fill '<mask>' --checkpoint {hf}/model.safetensors --vocabulary {data} | holds weights without .*: give the folder \S*hf
 import {hf}/model.safetensors --output {new} | holds weights without their configuration: give the folder \S*hf
 pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | sequences is not a multiple of

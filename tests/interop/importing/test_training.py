@@ -121,8 +121,8 @@ def test_continued_pretraining_refuses_what_does_not_fit(tmp_path: Path) -> None
     pretrain = ["maelm", "pretrain", tmp_path / "other", "--output", tmp_path / "new", "--dry-run"]
     refused = run([*pretrain, "--checkpoint", tmp_path / "base"], check=False)
     assert "was not prepared with the vocabulary of" in refused and "maelm prepare corpus TEXT --vocabulary" in refused
-    assert "the architecture is the checkpoint's: omit --arch" in run(
-        [*pretrain, "--checkpoint", tmp_path / "base", "--arch", "x"], check=False
-    )
+    for arch in (["--arch", "x"], ["--set", "arch=x"]):
+        refused = run([*pretrain, "--checkpoint", tmp_path / "base", *arch], check=False)
+        assert "the architecture is the checkpoint's: omit --arch" in refused
     assert "need --checkpoint" in run([*pretrain, "--recipe", "tiny", "--objective", "mlm"], check=False)
     assert not (tmp_path / "new").exists()
