@@ -63,9 +63,7 @@ def continue_from(
     if general_data is not None:
         recipe["options"] = options = {**_GENERAL, **options, "general-data": general_data}
     if "max-update" not in options:
-        tokens = sum(int(read_index(str(folder / "train"))[0].sum()) for folder in data)
-        batch = int(recipe["batch-sequences"]) * length
-        options["max-update"] = max(_VALIDATIONS, round(float(recipe["passes"]) * tokens / batch))
+        options["max-update"] = max(_VALIDATIONS, _updates(recipe, data))
     if "warmup-updates" in options and "warmup-updates" not in given:
         # A short run would end before it reaches its learning rate.
         options["warmup-updates"] = min(options["warmup-updates"], max(1, options["max-update"] // 2))
@@ -80,6 +78,15 @@ def _check_vocabulary(checkpoint: Checkpoint, folder: Path) -> None:
             f"{folder} was not prepared with the vocabulary of {path}: run `maelm prepare corpus TEXT --vocabulary "
             f"{path.parent} --output FOLDER`, and give this folder"
         )
+
+
+def _updates(recipe: dict[str, Any], data: list[Path]) -> int:
+    """Return the number of updates in which the text of the domain is read ``passes`` times."""
+    tokens = sum(int(read_index(str(folder / "train"))[0].sum()) for folder in data)
+    ratio = float(recipe["options"].get("general-ratio") or 0.0)
+    if 0.0 <= ratio < 1.0:  # fairseq-train refuses all others
+        tokens = round(tokens / (1.0 - ratio))
+    return round(float(recipe["passes"]) * tokens / (int(recipe["batch-sequences"]) * recipe["sequence-length"]))
 
 
 def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from fairseq_maelm.commands import continued
 
-RECIPE: dict[str, Any] = {"sequence-length": 64, "batch-sequences": 8, "passes": 1}
+RECIPE: dict[str, Any] = {"sequence-length": 64, "batch-sequences": 8, "passes": 3}
 OPTIONS = {"decoder-attention": "shared", "max-update": 20}
 OPTIONS |= {"dropout": 0.1, "attention-dropout": 0.1}
 
@@ -33,7 +35,18 @@ def test_modern_layers_are_adapted_without_dropout(monkeypatch):
     }
 
 
-def continued_options(monkeypatch, objective, given, **encoder):
+def test_general_text_leaves_the_number_of_passes(monkeypatch):
+    """With a quarter of general text, three passes over the text of the domain take a third more updates."""
+    monkeypatch.setattr(continued, "read_index", lambda path: (np.full(30, 512), None))
+    rates = {name: OPTIONS[name] for name in OPTIONS if name != "max-update"}
+    chosen = [(None, rates), ("general", rates), ("general", {**rates, "general-ratio": 0.5})]
+    found = [
+        continued_options(monkeypatch, "mae-lm", (), general, options, encoder_layers=2) for general, options in chosen
+    ]
+    assert [each["max-update"] for each in found] == [90, 120, 180]
+
+
+def continued_options(monkeypatch, objective, given, general=None, options=OPTIONS, **encoder):
     sizes = {"layer": "post_norm", "local_attention": 0, "global_every": 3, "max_positions": 64}
     model = SimpleNamespace(**{**sizes, **encoder})
     checkpoint = SimpleNamespace(
@@ -47,5 +60,5 @@ def continued_options(monkeypatch, objective, given, **encoder):
     monkeypatch.setattr(continued, "read_checkpoint", lambda path: checkpoint)
     monkeypatch.setattr(continued, "load_dictionary", lambda folder: None)
     monkeypatch.setattr(continued, "dictionary_fingerprint", lambda dictionary: 1)
-    recipe = {**RECIPE, "options": OPTIONS}
-    return continued.continue_from(recipe, given, Path("base.pt"), [Path("data")], objective, None)["options"]
+    recipe = {**RECIPE, "options": options}
+    return continued.continue_from(recipe, given, Path("base.pt"), [Path("data")], objective, general)["options"]
