@@ -170,6 +170,7 @@ MODERNBERT = Family(
         "token-classification": _MODERN_HEAD,
         "question-answering": _MODERN_HEAD,
     },
+    position_offset=0,
 )
 _SENTENCE_ENCODER = "encoder.sentence_encoder."
 FAIRSEQ_ROBERTA = Family(

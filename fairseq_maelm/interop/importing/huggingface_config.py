@@ -76,6 +76,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if config.get("auto_map") and kind != "maelm":
         raise refuse(folder, "config.json names code in the folder (auto_map), and such code is never run")
     _check_sizes(folder, config)
+    if FAMILIES[kind].position_offset and padding(config) is None:
+        raise refuse(folder, "pad_token_id is null, but its positions are counted from that number")
     eps = _layer_norm_eps(config)
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
         raise refuse(folder, f"layer_norm_eps is {eps!r}, not a number from {SMALLEST_EPS} to {LARGEST_EPS}")
@@ -231,14 +233,16 @@ def task_options(config: dict[str, Any]) -> dict[str, Any]:
     return MLM_TASK
 
 
-def padding(config: dict[str, Any]) -> int:
-    """Return the model's padding id, with transformers' default."""
+def padding(config: dict[str, Any]) -> int | None:
+    """Return the model's padding id, with transformers' default; None for a model without one."""
     default = (
         50_283 if config["model_type"] == "modernbert" else 1 if FAMILIES[config["model_type"]].position_offset else 0
     )
-    return int(config.get("pad_token_id", default))
+    number: int | None = config.get("pad_token_id", default)
+    return number
 
 
 def position_offset(config: dict[str, Any]) -> int:
     """Return the first token's row in the position table: 0 or, as in RoBERTa, padding id + 1."""
-    return padding(config) + 1 if FAMILIES[config["model_type"]].position_offset else 0
+    number = padding(config)
+    return 0 if number is None or not FAMILIES[config["model_type"]].position_offset else number + 1

@@ -33,12 +33,12 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
+def read_vocabulary(folder: Path, rows: int, pad: int | None) -> SourceVocabulary:
     """Order the embeddings of a model as a fairseq dictionary: <s>, <pad>, </s>, <unk>, all other tokens, <mask>.
 
     RoBERTa and MPNet already have this order, so their ids do not change. The folder's tokenizer.json is renumbered to
     our ids, but text is tokenized with the folder's sentencepiece model if there is one. ``rows`` is the number of
-    embeddings, and ``pad`` the model's padding id.
+    embeddings, and ``pad`` the model's padding id, or None.
     """
     tokenizer = open_source_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
@@ -47,7 +47,7 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
             folder, f"its tokenizer has the id {max(numbers.values())}, but its model has only {rows} embeddings"
         )
     special = _special_numbers(folder, numbers)
-    if special["<pad>"] != pad:
+    if pad not in (None, special["<pad>"]):
         raise refuse(folder, f"the id of padding is {special['<pad>']} in its tokenizer, but {pad} in its model")
     first, last = [special[symbol] for symbol in FAIRSEQ_SYMBOLS], special[MASK_SYMBOL]
     ordinary = [number for number in range(rows) if number not in special.values()]

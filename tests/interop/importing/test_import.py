@@ -66,6 +66,22 @@ def test_old_files_shards_and_half_precision_are_read(half: torch.dtype, tmp_pat
     assert torch.equal(weights["encoder.layers.1.fc2.weight"], expected)
 
 
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_a_model_may_have_no_padding_id(kind: str, tmp_path: Path) -> None:
+    folder = without_padding_id(sources.FOLDERS[kind](tmp_path / "source"))
+    assert compared(folder, tmp_path) == BOTH
+
+
+def without_padding_id(folder: Path) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    return folder
+
+
+def test_roberta_needs_its_padding_id(tmp_path: Path) -> None:
+    refused(without_padding_id(sources.roberta_folder(tmp_path / "source")), tmp_path, "positions are counted from")
+
+
 def test_berts_of_the_first_versions_are_read(tmp_path: Path) -> None:
     """They have TensorFlow's names of LayerNorm's weights and, as published, a head for the next sentence."""
     folder = sources.bert(tmp_path / "source")
