@@ -68,7 +68,8 @@ def open_folder(folder: Path) -> Source:
 
     from fairseq_maelm.hf import open_pretrained  # imports transformers
 
-    model = open_pretrained(AUTO_CLASSES[architecture], folder).eval().float()
+    # Version 5 of transformers would round the weights to the data type in config.json.
+    model = open_pretrained(AUTO_CLASSES[architecture], folder, torch_dtype=torch.float32).eval()
     order, is_stock = torch.tensor(vocabulary.order), config["model_type"] != "maelm"
     return Source(
         options=model_options(config),

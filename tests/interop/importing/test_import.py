@@ -66,6 +66,12 @@ def test_old_files_shards_and_half_precision_are_read(half: torch.dtype, tmp_pat
     assert torch.equal(weights["encoder.layers.1.fc2.weight"], expected)
 
 
+def test_weights_are_more_exact_than_the_data_type_of_config_json(tmp_path: Path) -> None:
+    """Version 5 of transformers rounds such weights when it opens the folder, and the import keeps them."""
+    half = dict.fromkeys(["dtype", "torch_dtype"], "bfloat16")
+    assert compared(sources.edit_config(sources.bert(tmp_path / "source"), **half), tmp_path) == BOTH
+
+
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
 def test_a_model_may_have_no_padding_id(kind: str, tmp_path: Path) -> None:
     folder = without_padding_id(sources.FOLDERS[kind](tmp_path / "source"))
