@@ -103,10 +103,11 @@ def real_tokens(dictionary: Dictionary) -> np.ndarray:
 def word_starts(dictionary: Dictionary) -> np.ndarray:
     """Return <bool>[V], True for pieces that begin a word, and for special symbols, which count as words."""
     starts = np.array([symbol.startswith(WORD_START) for symbol in dictionary.symbols])
-    if not starts.any():
+    # The vocabularies of some BERTs have the character itself as a token.
+    if not any(symbol[1:2].isalpha() for symbol, is_start in zip(dictionary.symbols, starts) if is_start):
         raise ValueError(
             f"--mask-whole-words finds words by the {WORD_START} in front of sentencepiece's pieces, but no symbol of "
-            f"dict.txt begins with {WORD_START}: omit this option"
+            f"dict.txt is {WORD_START} and a letter: omit this option"
         )
     return starts | special_tokens(dictionary)
 
