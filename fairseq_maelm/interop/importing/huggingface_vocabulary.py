@@ -1,13 +1,16 @@
 """Convert the vocabulary and tokenizer of a Hugging Face folder to a fairseq dictionary and tokenizer."""
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.interop.compare_outputs import differences
 from fairseq_maelm.interop.importing.huggingface_config import check_numbers
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
+from fairseq_maelm.interop.tokenizer_test_strings import ORDINARY_STRINGS
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
 from fairseq_maelm.text.vocabulary import (
@@ -17,6 +20,8 @@ from fairseq_maelm.text.vocabulary import (
     dictionary_symbols,
     load_sentencepiece,
 )
+
+logger = logging.getLogger(__name__)
 
 # Embeddings without a token get names of this form, as in fairseq's dictionaries.
 FILLER = "madeupword"
@@ -62,7 +67,33 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None) -> SourceVocabular
     if (folder / MODEL_FILE).is_file():
         symbols = _check_pieces(folder, symbols)
         files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
-    return SourceVocabulary(order, symbols, files, encode_of(tokenizer))
+    encode = encode_of(tokenizer)
+    if file.is_file():
+        _warn_of_other_tokens(folder, encode)
+    return SourceVocabulary(order, symbols, files, encode)
+
+
+def _warn_of_other_tokens(folder: Path, encode: Callable[[str], list[int]]) -> None:
+    """Log a warning if transformers reads ordinary text differently from tokenizer.json.
+
+    Settings in tokenizer_config.json, such as do_lower_case, override those in tokenizer.json for some classes.
+    """
+    from fairseq_maelm.hf import open_pretrained
+
+    try:
+        theirs = open_pretrained("AutoTokenizer", folder)
+    except ValueError:  # some classes cannot read this tokenizer.json, which is enough for an import
+        return
+    wrong = differences(
+        lambda text: list(theirs(text, add_special_tokens=False, verbose=False)["input_ids"]), encode, ORDINARY_STRINGS
+    )
+    if wrong:
+        logger.warning(
+            "transformers reads text in %s differently from its %s, for example %s. An encoder adapted here learns the "
+            "tokens of this file, and its export is read with those of transformers. To make them agree before the "
+            "import: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+            folder, TOKENIZER_FILE, ascii(wrong[0].text),
+        )  # fmt: skip
 
 
 def open_source_tokenizer(folder: Path) -> Any:

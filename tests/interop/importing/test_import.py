@@ -225,6 +225,16 @@ def test_a_space_in_front_of_text_is_kept(tmp_path: Path) -> None:
     assert found == tokenizer.encode("the sailor").ids
 
 
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_other_settings_than_the_tokenizers_are_told(tmp_path: Path, caplog: Any, lower_case: bool) -> None:
+    """With do_lower_case false, transformers keeps capitals although tokenizer.json removes them."""
+    settings = sources.bert(tmp_path / "source") / "tokenizer_config.json"
+    changes = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower_case}
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **changes}))
+    import_model(settings.parent, tmp_path / "imported")
+    assert ("reads text in" in caplog.text) is not lower_case
+
+
 def test_with_our_ids_two_texts_are_joined_as_fairseq_does(tmp_path: Path) -> None:
     """fairseq, which may have fine-tuned the model, joins texts by two separators, and BERT by one."""
     import_model(sources.bert(tmp_path / "source"), tmp_path / "imported")
