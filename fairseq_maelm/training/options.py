@@ -21,6 +21,8 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "fp16": {"fp16": True, "fp16-init-scale": 4, "fp16-scale-window": 128},
 }
+# With these variables fairseq takes the number of GPUs from torchrun.
+_OF_TORCHRUN = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}
 
 
 class Machine(NamedTuple):
@@ -63,13 +65,19 @@ def count_gpus(asked: int | None, most: int | None = None, only_show: bool = Fal
     If this machine has no GPU and ``only_show`` is true, any number is accepted, for commands meant for other machines.
 
     Raises:
-        UsageError: this machine has fewer GPUs than asked for, and neither torchrun nor SLURM provides other machines.
+        UsageError: this machine has fewer GPUs than asked for, and neither torchrun nor SLURM provides other machines;
+            or torchrun has started another number of processes.
     """
     import torch  # takes seconds
 
     visible = torch.cuda.device_count()  # respects CUDA_VISIBLE_DEVICES
+    chosen = asked if asked is not None else visible if most is None else min(most, visible)
+    # fairseq would train in all of torchrun's processes, with an update of another size than the recipe's.
+    started = os.environ["WORLD_SIZE"] if os.environ.keys() >= _OF_TORCHRUN else str(chosen)
+    if chosen > 1 and started != str(chosen):
+        raise UsageError(f"--gpus {chosen}, but torchrun has started {started} processes: give --gpus {started}")
     if asked is None:
-        return visible if most is None else min(most, visible)
+        return chosen
     elsewhere = {"WORLD_SIZE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"} & os.environ.keys()
     if asked > visible and not elsewhere and (visible or not only_show):
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -340,6 +340,19 @@ def test_more_gpus_than_torch_sees_are_refused(
     assert "--gpus 8, but torch finds 2 here with CUDA_VISIBLE_DEVICES=3,5" in usage_error(capsys, words)
 
 
+@pytest.mark.parametrize("asked", [[], ["--gpus", 2]])
+def test_another_number_than_torchrun_s_is_refused(
+    asked: list[Any], data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: types.SimpleNamespace(total_memory=80e9))
+    for name, value in {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "WORLD_SIZE": "8", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    words = ["pretrain", data, "--output", data / "run", "--recipe", "base", *asked]
+    assert "--gpus 2, but torchrun has started 8 processes: give --gpus 8" in usage_error(capsys, words)
+    assert option(recipe_command("base", data, "--gpus", 8), "--distributed-world-size") == "8"
+
+
 def test_gpus_exchange_by_nccl_and_look_for_no_unused_parameters(data: Path) -> None:
     """What needs NCCL can at least be configured: the exchange of gradients, and fairseq's ways of exchanging less."""
     reached = configuration_of_command(recipe_command("base", data, "--gpus", 8)).distributed_training
