@@ -22,7 +22,8 @@ def pretrain(data: Any, output: Any, *, fairseq_options: Mapping[str, Any] | Non
         data: folder written by ``maelm prepare corpus``.
         output: folder for the checkpoints.
         fairseq_options: options of fairseq-train that override all others, such as ``{"log-interval": 10}``.
-        **options: options of the command, with underscores, such as ``recipe="modern_17m"`` and ``set={"max-update": 1000}``.
+        **options: options of the command, with underscores, such as ``recipe="modern_17m"`` and
+            ``set={"max-update": 1000}``.
 
     Returns:
         The folder of the checkpoints, which ``MaelmModel.from_pretrained`` opens.

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -92,6 +92,11 @@ class FairseqTextModel(FairseqEncoderModel):
 
     def get_extra_state(self) -> Tensor:
         """Return the settings that ``fit_state_dict`` compares; torch stores them with the weights."""
+        return self._settings
+
+    @cached_property
+    def _settings(self) -> Tensor:
+        # Averaged weights ask for it in every update, and reading the vocabulary takes milliseconds.
         return pack_settings(model_settings(self.config, self.encoder.dictionary))
 
     def set_extra_state(self, state: Tensor) -> None:

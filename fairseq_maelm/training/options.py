@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import io
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,9 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "fp16": {"fp16": True, "fp16-init-scale": 4, "fp16-scale-window": 128},
 }
-# With these variables fairseq takes the number of GPUs from torchrun.
+# With these variables fairseq takes the number of GPUs from torchrun or SLURM.
 _OF_TORCHRUN = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}
+_OF_SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
 
 
 class Machine(NamedTuple):
@@ -60,30 +62,48 @@ def add_dry_run(parser: Any, shown: str) -> None:
 
 
 def count_gpus(asked: int | None, most: int | None = None, only_show: bool = False) -> int:
-    """Return the number of GPUs to use: ``asked`` or, if None, all that torch finds but at most ``most``.
+    """Return the number of GPUs to use: ``asked`` or, if None, all that fairseq would use but at most ``most``.
 
     If this machine has no GPU and ``only_show`` is true, any number is accepted, for commands meant for other machines.
 
     Raises:
         UsageError: this machine has fewer GPUs than asked for, and neither torchrun nor SLURM provides other machines;
-            or torchrun has started another number of processes.
+            or fairseq would use another number of GPUs, that of torchrun or SLURM.
     """
     import torch  # takes seconds
 
     visible = torch.cuda.device_count()  # respects CUDA_VISIBLE_DEVICES
-    chosen = asked if asked is not None else visible if most is None else min(most, visible)
-    # fairseq would train in all of torchrun's processes, with an update of another size than the recipe's.
-    started = os.environ["WORLD_SIZE"] if os.environ.keys() >= _OF_TORCHRUN else str(chosen)
-    if chosen > 1 and started != str(chosen):
-        raise UsageError(f"--gpus {chosen}, but torchrun has started {started} processes: give --gpus {started}")
+    launched = _launched(visible)
     if asked is None:
-        return chosen
-    elsewhere = {"WORLD_SIZE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"} & os.environ.keys()
+        found = visible if launched is None else launched
+        return found if most is None else min(most, found)
+    # Otherwise an update would have another size than the recipe's.
+    if asked > 1 and launched not in (None, asked):
+        raise UsageError(
+            f"--gpus {asked}, but fairseq would use {launched}, the number of torchrun or SLURM: give --gpus "
+            f"{launched}, or hide GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    elsewhere = ({"WORLD_SIZE"} | _OF_SLURM) & os.environ.keys()
     if asked > visible and not elsewhere and (visible or not only_show):
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")
         reason = "" if shown is None else f" with CUDA_VISIBLE_DEVICES={shown}"
         raise UsageError(f"--gpus {asked}, but torch finds {visible or 'no GPU'} here{reason}")
     return asked
+
+
+def _launched(visible: int) -> int | None:
+    """Return the number of GPUs that fairseq uses whatever it is told; None if it does as told.
+
+    This is the number of torchrun's processes, or in SLURM, with one task on each node, that of all nodes' GPUs.
+    """
+    given = os.environ
+    if given.keys() >= _OF_TORCHRUN:
+        return int(given["WORLD_SIZE"])
+    if not given.keys() & _OF_SLURM or shutil.which("scontrol") is None:
+        return None
+    nodes = int(given["SLURM_NNODES"])
+    tasks = given.get("SLURM_NTASKS_PER_NODE") or int(given["SLURM_NTASKS"]) // nodes
+    return nodes * visible if int(tasks) == 1 else None
 
 
 def machine_of(gpus: int, precision: str | None, threads: int = 1) -> Machine:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import types
 from pathlib import Path
 from typing import Any
@@ -340,17 +341,27 @@ def test_more_gpus_than_torch_sees_are_refused(
     assert "--gpus 8, but torch finds 2 here with CUDA_VISIBLE_DEVICES=3,5" in usage_error(capsys, words)
 
 
-@pytest.mark.parametrize("asked", [[], ["--gpus", 2]])
-def test_another_number_than_torchrun_s_is_refused(
-    asked: list[Any], data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "WORLD_SIZE": "8", "RANK": "0"},
+        {"SLURM_JOB_NODELIST": "node[0-3]", "SLURM_NNODES": "4", "SLURM_NTASKS": "4"},
+    ],
+    ids=["torchrun", "slurm"],
+)
+def test_the_number_of_gpus_is_that_of_the_launcher(
+    variables: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """fairseq uses torchrun's processes, or here two GPUs on each of SLURM's four nodes, whatever its option says."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: types.SimpleNamespace(total_memory=80e9))
-    for name, value in {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "WORLD_SIZE": "8", "RANK": "0"}.items():
+    monkeypatch.setattr(shutil, "which", lambda program: f"/usr/bin/{program}")
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    words = ["pretrain", data, "--output", data / "run", "--recipe", "base", *asked]
-    assert "--gpus 2, but torchrun has started 8 processes: give --gpus 8" in usage_error(capsys, words)
-    assert option(recipe_command("base", data, "--gpus", 8), "--distributed-world-size") == "8"
+    words = ["pretrain", data, "--output", data / "run", "--recipe", "base", "--gpus", 2]
+    assert "--gpus 2, but fairseq would use 8" in usage_error(capsys, words)
+    for words in [[], ["--gpus", 8]]:
+        assert option(recipe_command("base", data, *words), "--distributed-world-size") == "8"
 
 
 def test_gpus_exchange_by_nccl_and_look_for_no_unused_parameters(data: Path) -> None:
