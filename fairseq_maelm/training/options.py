@@ -92,7 +92,7 @@ def count_gpus(asked: int | None, most: int | None = None, only_show: bool = Fal
 
 
 def _launched(visible: int) -> int | None:
-    """Return the number of GPUs that fairseq uses whatever it is told; None if it does as told.
+    """Return the number of GPUs that fairseq uses whatever its option says; None if the option decides.
 
     This is the number of torchrun's processes, or in SLURM, with one task on each node, that of all nodes' GPUs.
     """
