@@ -101,8 +101,8 @@ def _launched(visible: int) -> int | None:
         return int(given["WORLD_SIZE"])
     if not given.keys() & _OF_SLURM or shutil.which("scontrol") is None:
         return None
-    nodes = int(given["SLURM_NNODES"])
-    tasks = given.get("SLURM_NTASKS_PER_NODE") or int(given["SLURM_NTASKS"]) // nodes
+    nodes = int(given.get("SLURM_NNODES", 1))
+    tasks = given.get("SLURM_NTASKS_PER_NODE") or int(given.get("SLURM_NTASKS", nodes)) // nodes
     return nodes * visible if int(tasks) == 1 else None
 
 
