@@ -99,7 +99,7 @@ def _launched(visible: int) -> int | None:
     given = os.environ
     if given.keys() >= _OF_TORCHRUN:
         return int(given["WORLD_SIZE"])
-    if not given.keys() & _OF_SLURM or shutil.which("scontrol") is None:
+    if not visible or not given.keys() & _OF_SLURM or shutil.which("scontrol") is None:
         return None
     nodes = int(given.get("SLURM_NNODES", 1))
     tasks = given.get("SLURM_NTASKS_PER_NODE") or int(given.get("SLURM_NTASKS", nodes)) // nodes
