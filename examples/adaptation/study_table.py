@@ -5,6 +5,8 @@
 
 import csv
 import json
+import math
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +44,13 @@ def _fine_tuning_rate(places: Any) -> str:
     return str(max(found, key=lambda each: float(each.result["dev"])).axes["fine-tuning-rate"])
 
 
+def _epochs(places: Any) -> int:
+    """Return in how many epochs fine-tuning sees the examples that the plan asks for; in files, blank lines end one."""
+    text = Path(places.text("{folder}/train.{kind}")).read_text(encoding="utf-8").strip()
+    examples = len(re.findall(r"\n\s*\n", text)) + 1 if places["kind"] == "conll" else len(text.splitlines())
+    return math.ceil(int(places["fine-tuning-examples"]) / max(examples, 1))
+
+
 PLACES = {
     "domains": lambda places: places["plan"]["domains"],
     "samples": lambda places: places["plan"]["samples"],
@@ -51,6 +60,7 @@ PLACES = {
     "warm-up": lambda places: int(places["updates"]) // 10,
     "interval": lambda places: max(1, int(places["updates"]) // 4),
     "classified": lambda places: [places["output"] / "tasks" / name for name in str(places["probed"]).split()],
+    "epochs": _epochs,
     "chosen-fine-tuning-rate": _fine_tuning_rate,
 }
 

@@ -27,7 +27,7 @@ def words(tmp_path: Path) -> list[str]:
     for name in ("dict.txt", "sentencepiece.bpe.model", *FILES):
         (tmp_path / name).touch()
     for split in ("train", "dev", "test"):
-        (tmp_path / f"{split}.jsonl").touch()
+        (tmp_path / f"{split}.jsonl").write_text('{"text": "a", "label": "b"}\n' * 1700)
     given = [f"{name}={tmp_path / name}" for name in FILES]
     asked = ["--rows", "before", "papers-1M-mae-lm", "papers-1M-half", "--tasks", f"scicite={tmp_path}"]
     return [str(PLAN), str(tmp_path), str(tmp_path / "o"), "--dry-run", *asked, "--set", *given]
@@ -60,6 +60,14 @@ def test_everything_is_measured_before_and_after(commands: list[str]) -> None:
     # Two rates for each way to mask, then three seeds of each row.
     assert count("maelm finetune", "-- --no-save") == 4
     assert count("maelm finetune", "--disable-validation") == 9
+    # 19,200 examples of 1,700.
+    assert count("maelm finetune", "--epochs 12") == 13
+
+
+def test_examples_of_a_tagging_file_end_at_blank_lines(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("a O\nb O\n\nc O\n\n\nd O\n")
+    known = {"folder": tmp_path, "kind": "conll", "fine-tuning-examples": 7}
+    assert study.PLACES["epochs"](Places(known, {})) == 3
 
 
 def test_fine_tuned_models_are_removed_when_they_have_a_score(tmp_path: Path) -> None:
