@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> None:
             args.input = _stored_input(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         predicted = predict_input(name, args)
     if args.report and not predicted.right:
-        raise UsageError("--report compares predictions with labels: give an input that has labels")
+        needs = "give an input that has labels" if predicted.metrics is None else "omit it, the model predicts none"
+        raise UsageError(f"--report compares predicted labels with the right ones: {needs}")
     if args.output is None:
         sys.stdout.write(predicted.text)
     else:

@@ -34,11 +34,14 @@ def classify(
 
     Returns:
         For each text the most likely label, or the value of a regression.
+
+    Raises:
+        ValueError: the checkpoint has no names of classes, or ``score_texts`` raises an error.
     """
     scores = score_texts(hub, texts, head, batch_size)
     if scores.shape[1] == 1:  # there are at least two classes
         return scores[:, 0].tolist()
-    names = class_names(hub.task.label_dictionary)
+    names = _class_names(hub)
     probabilities, best = scores.softmax(dim=-1).max(dim=-1)
     return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]
 
@@ -54,13 +57,23 @@ def class_probabilities(
         One dict for each text: class name -> probability, in the order of the label dictionary.
 
     Raises:
-        ValueError: the model is a regression model.
+        ValueError: the model is a regression model, or the checkpoint has no names of classes.
     """
     scores = score_texts(hub, texts, head, batch_size)
     if len(scores) and scores.shape[1] == 1:
         raise ValueError(f"the head {head!r} predicts values, which have no probabilities: use classify")
-    names = class_names(hub.task.label_dictionary) if len(scores) else []
+    names = _class_names(hub) if len(scores) else []
     return [dict(zip(names, row, strict=True)) for row in scores.softmax(dim=-1).tolist()]
+
+
+def _class_names(hub: Any) -> list[str]:
+    dictionary = getattr(hub.task, "label_dictionary", None)
+    if dictionary is None:
+        raise ValueError(
+            "the checkpoint has no names of classes, because it was not fine-tuned by the task maelm_sentences: use "
+            "predict(head, tokens), which scores classes by index"
+        )
+    return class_names(dictionary)
 
 
 def score_texts(

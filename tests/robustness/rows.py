@@ -21,7 +21,7 @@ predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, but .* h
 predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'
 predict {semicolons.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | give --delimiter ';'
 predict {twice.csv} --text t --label u --checkpoint {classifier} --vocabulary {sentences} | has no column 'u', only
-predict {squad.json} --report --checkpoint {reader} --vocabulary {squad} | --report compares
+predict {squad.json} --report --checkpoint {reader} --vocabulary {squad} | --report compares .*: omit it
 prepare sentences --train {twice.csv} --text t --label u --vocabulary {data} --output {new} | has no column 'u', only
 predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
 fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | 'no mask' has no <mask> to fill
@@ -228,6 +228,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.predict('head', TOKENS)", "the model has no head 'head' .it has: none"),
         ("hub.predict(None, TOKENS)", "the model has no head None"),
         ("hub.classify(['a'])", "the model has no head 'sentence_classification_head'"),
+        ("[hub.register_classification_head('new', 2), hub.classify(['a'], head='new')]", "has no names of classes"),
         ("hub.register_classification_head('a.b', 2)", "must be a string without dots, not 'a.b'"),
         ("hub.register_classification_head('', 2)", "must be a string without dots, not ''"),
         ("hub.register_classification_head(None, 2)", "must be a string without dots, not None"),

@@ -93,7 +93,7 @@ class SentencesTask(EncoderTask):
 def _longest(folder: Path, limit: int | None) -> int | None:
     """Return the length to which training or preparation truncates examples, so that predictions do the same."""
     manifest = folder / MANIFEST_FILE
-    prepared = read_json(manifest)["settings"].get("max_length") if manifest.is_file() else None
+    prepared = read_json(manifest).get("settings", {}).get("max_length") if manifest.is_file() else None
     return min((length for length in (limit, prepared) if length is not None), default=None)
 
 
