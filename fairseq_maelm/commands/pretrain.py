@@ -138,6 +138,8 @@ def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, A
         raise UsageError(f"give --arch, --checkpoint, or --recipe with one of {', '.join(names_in(RECIPES))}")
     if args.checkpoint is not None and (args.arch is not None or "arch" in changes):
         raise UsageError("with --checkpoint the architecture is the checkpoint's: omit --arch")
+    if args.checkpoint is not None and "finetune-from-model" in changes:
+        raise UsageError("--checkpoint names the checkpoint to start from: omit --set finetune-from-model")
     if args.checkpoint is None and (args.general_data is not None or args.objective != _OBJECTIVES[0]):
         raise UsageError("--objective and --general-data need --checkpoint")
     by_default = Path("adapt" if args.arch is None else args.arch.removeprefix("maelm_"))

@@ -49,6 +49,7 @@ pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
 pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update must be a whole number of at least 1
 pretrain {data} --checkpoint {pretrained} --output {data} --replace | --output \S*data is the folder of the data or of
 finetune {sentences} --checkpoint {pretrained} --output {sentences} | is the folder of the data or of --checkpoint: name
+pretrain {data} --checkpoint {pretrained} --output {new} --set finetune-from-model=a.pt | omit --set finetune-from-model
 pretrain {data} --checkpoint {pretrained} --output {new} --set max-update=none | max-update must be a whole number of
 pretrain {data} --checkpoint {pretrained} --output {new} --set batch-sequences=few | must be a whole number of
 pretrain {data} --checkpoint {pretrained} --output {new} --set passes=0 | passes must be a number above 0
