@@ -137,19 +137,19 @@ def _write(
     return dict(json.loads(json.dumps(manifest)))
 
 
-def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
-    """Read the manifest of a folder.
+def read_manifest(folder: Path, *kinds: str) -> dict[str, Any]:
+    """Read the manifest of a folder of one of the kinds.
 
     Raises:
         FileNotFoundError: the folder has no manifest.
         CorpusError: the manifest is damaged, or of another kind or version.
     """
     path = folder / MANIFEST_FILE
-    refusal = f"{folder} was not written by `{COMMANDS[kind]}`"
+    refusal = f"{folder} was not written by " + " or ".join(f"`{COMMANDS[kind]}`" for kind in kinds)
     if not path.is_file():
         raise FileNotFoundError(f"{refusal}: there is no {path}")
     manifest = read_json(path)
-    if (manifest.get("kind"), manifest.get("format")) != (kind, FORMAT):
+    if manifest.get("kind") not in kinds or manifest.get("format") != FORMAT:
         raise CorpusError(
             f"{refusal} of this version: give a folder that this command wrote, or prepare the folder again"
         )

@@ -120,6 +120,14 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
             r"holds the token id 60000",
         ),
         "labels-cut": (_at("label/train.idx", lambda content: content[:-5]), r"train.idx is damaged: it has"),
+        "manifest-empty": (
+            _at("manifest.json", lambda content: b"{}"),
+            "was not written by `maelm prepare sentences` or `maelm prepare glue` of this version",
+        ),
+        "manifest-part": (
+            _at("manifest.json", lambda content: content.replace(b'"settings"', b'"setting"')),
+            "manifest.json is damaged: parts of it are missing",
+        ),
     },
     "tagging": {
         "cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz"),

@@ -14,8 +14,7 @@ from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_maelm.fairseq_fixes.private import remember
-from fairseq_maelm.files.atomic import read_json
-from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
@@ -92,8 +91,8 @@ class SentencesTask(EncoderTask):
 
 def _longest(folder: Path, limit: int | None) -> int | None:
     """Return the length to which training or preparation truncates examples, so that predictions do the same."""
-    manifest = folder / MANIFEST_FILE
-    prepared = read_json(manifest).get("settings", {}).get("max_length") if manifest.is_file() else None
+    has_manifest = (folder / MANIFEST_FILE).is_file()
+    prepared = read_manifest(folder, "sentences", "glue")["settings"].get("max_length") if has_manifest else None
     return min((length for length in (limit, prepared) if length is not None), default=None)
 
 

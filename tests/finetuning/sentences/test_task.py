@@ -13,6 +13,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from support import dictionary_of
 
 from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.files.prepared_folder import FORMAT
 from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_split
 
 VOCABULARY, EXAMPLES = 40, 600
@@ -86,7 +87,8 @@ def test_predictions_are_cut_like_the_prepared_examples(
     prepared: int | None, words: list[str], longest: int, folder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(folder, tmp_path / "task")
-    write_json(tmp_path / "task" / "manifest.json", {"settings": {"max_length": prepared}})
+    manifest = {"kind": "sentences", "format": FORMAT, "files": {}, "outputs": {}}
+    write_json(tmp_path / "task" / "manifest.json", {**manifest, "settings": {"max_length": prepared}})
     task = task_of(tmp_path / "task", *words)
     assert (task.max_positions(), task.cfg.tokens_per_sample) == (longest, longest)
 
