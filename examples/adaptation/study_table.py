@@ -6,9 +6,9 @@
 import csv
 import json
 import math
-import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,9 @@ if __name__ == "__main__":
 
 import study
 
+from fairseq_maelm.files import conll
 from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.studies.folder import FINISHED, Outcome, outcomes_of, read_settings
 from fairseq_maelm.studies.log import log_records
 from fairseq_maelm.studies.plan import import_file
@@ -44,11 +46,18 @@ def _fine_tuning_rate(places: Any) -> str:
     return str(max(found, key=lambda each: float(each.result["dev"])).axes["fine-tuning-rate"])
 
 
+@cache
+def _count_examples(file: Path) -> int:
+    """Count the sentences of a CoNLL file, or the records of a .jsonl file."""
+    if file.suffix == ".conll":
+        return len(conll.read(file, conll.Layout("conll", "-1")).sentences)
+    return sum(1 for _ in numbered_lines(file, blank=False))
+
+
 def _epochs(places: Any) -> int:
-    """Return in how many epochs fine-tuning sees the examples that the plan asks for; in files, blank lines end one."""
-    text = Path(places.text("{folder}/train.{kind}")).read_text(encoding="utf-8").strip()
-    examples = len(re.findall(r"\n\s*\n", text)) + 1 if places["kind"] == "conll" else len(text.splitlines())
-    return math.ceil(int(places["fine-tuning-examples"]) / max(examples, 1))
+    """Return the number of epochs in which fine-tuning sees the examples that the plan asks for."""
+    examples = _count_examples(Path(places.text("{folder}/train.{kind}")))
+    return math.ceil(int(places["fine-tuning-examples"]) / examples)
 
 
 PLACES = {
