@@ -10,7 +10,7 @@ section 3 (the inputs of encoder and decoder) and appendix C (relative positions
 open the LayerNorms after the embeddings, the form of the head and post- or pre-LayerNorm; these follow RoBERTa, as the
 authors' implementation does. Options: ModernBERT's layer (Warner et al. 2024, "Smarter, Better, Faster, Longer"),
 rotary positions (Su et al. 2024, "RoFormer"), the decoder of cross-attention alone of Table 2, and one that consists of
-the encoder's last layers, which is this package's own.
+layers of the encoder, which is this package's own.
 
 Shapes: T tokens of the full sequence, S visible tokens, M masked tokens, D model width, H heads, V vocabulary.
 """
@@ -67,7 +67,7 @@ class Config:
         relative_max_distance: argument of ``bucket``.
         layer_norm_eps: added to the variance.
         decoder_attention: "self"; "cross": each position of the decoder reads the encoder's output alone; or
-            "shared": the encoder's last layers decode; there masks read all tokens, but visible tokens read no masks.
+            "shared": layers of the encoder decode; there masks read all tokens, but visible tokens read no masks.
         modern: use ModernBERT's layer.
         decoder_rotary: use rotary positions in the decoder; the encoder has them if it has no table of positions.
         rotary_base: base of the angles; ``local_rotary_base`` in encoder layers that are not global.
@@ -242,23 +242,27 @@ def decode(
 
 
 def decode_by_encoder(state: State, config: Config, sequence: Sequence, encoder_states: list[Tensor]) -> list[Tensor]:
-    """Predict with the encoder's last layers: masks enter at the first of them and read all tokens.
+    """Predict with layers of the encoder, spread evenly up to the last: masks read all tokens there, and skip others.
 
     Visible tokens do not read masks, so their states are those of ``encode``. All other positions hold masks.
 
     Returns:
-        decoder_layers + 1 tensors [T, D].
+        tensors [T, D]: one before the first of these layers, and one after each layer from there on.
     """
     table = state.get("encoder.embed_positions.weight")
     embedding, masks = state["encoder.embed_tokens.weight"][config.mask_index], []
     for position in range(sequence.length):
         row = embedding if table is None else embedding + table[position]
         masks.append(layer_norm(state, "encoder.layernorm_embedding", row, config))
-    first = config.encoder_layers - config.decoder_layers
+    of_encoder, of_decoder = config.encoder_layers, config.decoder_layers
+    with_masks = [math.ceil(number * of_encoder / of_decoder) - 1 for number in range(1, of_decoder + 1)]
+    first = with_masks[0]
     found = [with_states(torch.stack(masks), sequence, encoder_states[first])]
     for layer in range(first, config.encoder_layers):
-        reading = partial(masks_attention, state, f"encoder.layers.{layer}", config=config, layer=layer)
-        x = transformer_layer(state, f"encoder.layers.{layer}", found[-1], "self_attn", reading, config)
+        x = found[-1]
+        if layer in with_masks:
+            reading = partial(masks_attention, state, f"encoder.layers.{layer}", config=config, layer=layer)
+            x = transformer_layer(state, f"encoder.layers.{layer}", x, "self_attn", reading, config)
         if layer == config.encoder_layers - 1:
             [x] = finished(state, "encoder", [x], config)
         found.append(with_states(x, sequence, encoder_states[layer + 1]))

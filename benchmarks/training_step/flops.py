@@ -209,15 +209,16 @@ def _stack(
 
 
 def _two_streams(
-    stack: StackShape, sequences: int, length: float, visible: float, masks: float, depth: int
+    stack: StackShape, sequences: int, length: float, visible: float, masks: float, shared: int
 ) -> list[MatrixProduct]:
-    """Return the products of an encoder whose last ``depth`` layers also compute masks, which read all tokens.
+    """Return the products of an encoder of which ``shared`` layers, evenly spread, also compute masks.
 
-    In the last layer, visible tokens are only read.
+    Masks read all tokens. In the last layer, visible tokens are only read.
     """
     products: list[MatrixProduct] = []
+    with_masks = [math.ceil(number * stack.layers / shared) - 1 for number in range(1, shared + 1)]
     for number in range(stack.layers):
-        stage = "encoder" if number < stack.layers - depth else "decoder"
+        stage = "decoder" if number in with_masks else "encoder"
         reach, is_last = stack.reach(number), number == stack.layers - 1
         streams = [] if is_last else [(visible, min(visible, reach))]
         streams += [(masks, min(length, reach))] if stage == "decoder" else []

@@ -52,7 +52,8 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
             _begin_prediction(model, state_dict, lacking)
         is_shared = model.decoder is not None and model.decoder.attention == "shared"
         if is_shared and "decoder_attention" not in saved_settings(state_dict):
-            logger.info("no decoder yet: from now on the encoder's last %d layers predict tokens", model.decoder.depth)
+            layers = len(model.decoder.with_masks)
+            logger.info("no decoder yet: from now on %d of the encoder's layers predict tokens", layers)
     _fit_heads(model, state_dict)
     _check_shapes(model, state_dict)
 

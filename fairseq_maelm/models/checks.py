@@ -161,7 +161,7 @@ def _check_decoder(config: Any) -> None:
 def _check_shared(config: Any) -> None:
     if config.decoder_layers > config.encoder_layers:
         raise ValueError(
-            f"--decoder-attention shared predicts with the encoder's last layers, and the encoder has "
+            f"--decoder-attention shared predicts with layers of the encoder, and the encoder has "
             f"{config.encoder_layers}: lower --decoder-layers {config.decoder_layers}"
         )
     for option in ("embed_dim", "ffn_embed_dim", "attention_heads"):

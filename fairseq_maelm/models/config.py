@@ -55,10 +55,10 @@ class MaelmModelConfig(FairseqDataclass):
     decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = option(  # type: ignore[valid-type]
         None,
         help="what the decoder attends to. 'self': its own states (the paper's MAE-LM). 'cross': the encoder's output; "
-        "only predicted positions are computed. 'shared': the encoder's last layers are the decoder's layers, in which "
-        "masks attend to all tokens, but visible tokens do not attend to masks. 'self_cross': its own states and the "
-        "encoder's output. 'causal_cross': earlier tokens and the encoder's output, to predict every token as in BART "
-        f"({_OF_SIZE})",
+        "only predicted positions are computed. 'shared': layers of the encoder, evenly spread up to its last, also "
+        "decode; masks attend to all tokens in them, but visible tokens do not attend to masks. 'self_cross': its own "
+        "states and the encoder's output. 'causal_cross': earlier tokens and the encoder's output, to predict every "
+        f"token as in BART ({_OF_SIZE})",
     )
     decoder_embed_dim: Optional[int] = option(None, help=f"decoder width ({_OF_ENCODER})")
     decoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width in the decoder ({_OF_ENCODER})")

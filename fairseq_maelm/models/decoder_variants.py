@@ -132,7 +132,7 @@ def build_decoder(config: Any) -> MaelmDecoder | SharedDecoder | None:
     if not config.decoder_layers:
         return None
     if str(config.decoder_attention) == SharedDecoder.attention:
-        return SharedDecoder(config.decoder_layers)
+        return SharedDecoder(config.decoder_layers, config.encoder_layers)
     bases = (config.rotary_base,) if config.decoder_positions == "rotary" else ()
     return _DECODERS[str(config.decoder_attention)](
         layers=config.decoder_layers,

@@ -133,7 +133,7 @@ class MaelmModel(FairseqTextModel):
         depth = None
         if predicts:
             if isinstance(self.decoder, SharedDecoder):
-                depth = len(self.encoder.layers) - self.decoder.depth
+                depth = self.decoder.with_masks[0]
             alone = self.decoder is None and layout is not None and layout["all_visible"]
             output_at = output_at if alone else None
         positions, padded = (None, None) if layout is None else (layout["positions"], layout["encoder_padded"])

@@ -1,4 +1,6 @@
-"""A decoder without weights: the encoder's last layers predict the masked tokens."""
+"""A decoder without weights: layers of the encoder predict the masked tokens."""
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -12,28 +14,32 @@ from fairseq_maelm.modules.output_positions import OutputPositions, predicted_po
 
 
 class SharedDecoder(nn.Module):
-    """The encoder's last layers, applied to visible tokens and to masks.
+    """Some of the encoder's layers, applied to visible tokens and to masks.
 
-    Masks enter at the first of these layers. They read all tokens, but no visible token reads a mask, so that the
-    encoder computes what it computes without masks. Predicted tokens that the encoder sees have their own states.
+    They are spread evenly over the encoder, up to its last layer. Masks enter at the first and skip those between. They
+    read all tokens, but no visible token reads a mask, so that the encoder computes what it computes without masks.
+    Predicted tokens that the encoder sees have their own states.
 
     Args:
-        layers: number n of the encoder's last layers, at least 1.
+        layers: number n of these layers, at least 1.
+        encoder_layers: number L of the encoder's layers, at least n.
 
     Attributes:
         attention: the value of ``--decoder-attention``.
         reads_encoder: True, because masks attend to the states of visible tokens.
         autoregressive: False.
         layers: empty, because the layers are the encoder's.
+        with_masks: indices of the n layers, ascending.
     """
 
     attention = "shared"
     reads_encoder = True
     autoregressive = False
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, encoder_layers: int) -> None:
         super().__init__()
-        self.depth, self.layers = layers, nn.ModuleList()
+        self.layers = nn.ModuleList()
+        self.with_masks = [math.ceil(number * encoder_layers / layers) - 1 for number in range(1, layers + 1)]
 
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
         """Return the masks' embeddings <float>[M, D]; without a layout, the encoder's states <float>[B, S, D]."""
@@ -52,9 +58,10 @@ class SharedDecoder(nn.Module):
     ) -> Tensor:
         """Decode the result of ``reassemble``: <float>[M, D], or <float>[B, S, D] without a layout.
 
-        ``visible`` are the states before the shared layers.
+        ``visible`` are the states before the first of the layers.
         """
-        layers = encoder.layers[-self.depth :]
+        first, last = self.with_masks[0], self.with_masks[-1]
+        layers = encoder.layers[first:]
         if layout is None:
             states = full
             for layer in layers:
@@ -63,9 +70,12 @@ class SharedDecoder(nn.Module):
         streams = self._streams(visible, encoder, layout, full)
         rows = join(visible.states, full)
         keeps = len(layout["returned_outputs"]) > 0
-        for number, layer in enumerate(layers):
-            is_last = number == len(layers) - 1
-            rows = layer(rows, streams, streams if is_last and not keeps else None)
+        for number, layer in enumerate(layers, first):
+            if number in self.with_masks:
+                rows = layer(rows, streams, streams if number == last and not keeps else None)
+            else:
+                seen, masks = streams.split(rows)
+                rows = join(layer(seen, visible.bias), masks)
         if keeps:
             own = rows.index_select(0, layout["returned_rows"])
             rows = streams.take(rows).index_copy(0, layout["returned_outputs"], own)

@@ -78,6 +78,7 @@ def counted(run: Any) -> int:
         ({"decoder_attention": "self_cross"}, True),
         ({"decoder_attention": "cross", "decoder_embed_dim": 16}, True),
         *(({"decoder_attention": "shared", "decoder_layers": layers}, True) for layers in (1, 2)),
+        ({"decoder_attention": "shared", "encoder_layers": 5}, True),
         ({}, False),
         ({"decoder_layers": 0}, False),
         ({"layer": "modern", "positions": "rotary", "relative_buckets": "none"}, True),

@@ -13,6 +13,7 @@ from support import FAMILIES, batch_of, random_sequences
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config
+from fairseq_maelm.models.shared_decoder import SharedDecoder
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.text.dictionary import load_dictionary
 
@@ -84,6 +85,14 @@ def test_layers_of_the_decoder_by_default(name: str, given: dict[str, Any], laye
     config = Namespace(_name=name, **given)
     complete_config(config)
     assert config.decoder_layers == layers
+
+
+@pytest.mark.parametrize(
+    ("layers", "encoder_layers", "expected"),
+    [(1, 5, [4]), (2, 4, [1, 3]), (3, 7, [2, 4, 6]), (7, 12, [1, 3, 5, 6, 8, 10, 11]), (3, 3, [0, 1, 2])],
+)
+def test_layers_with_masks_are_spread_up_to_the_last(layers: int, encoder_layers: int, expected: list[int]) -> None:
+    assert SharedDecoder(layers, encoder_layers).with_masks == expected
 
 
 MLM, OTHER = {"decoder_layers": 0}, {"decoder_attention": "self_cross"}

@@ -149,7 +149,7 @@ def test_a_shared_decoder_computes_masks_in_its_layers_only(family):
     net_input, target = batch(*PADDED)
     visible, predicted = net_input["src_tokens"].numel(), len(target)
     counts = [rows_through(layer.fc1, model, net_input, target=target) for layer in model.encoder.layers]
-    assert counts == [visible, visible, visible + predicted, predicted]
+    assert counts == [visible, visible + predicted, visible, predicted]
 
 
 def test_the_encoders_last_layer_leaves_them_out_without_a_decoder(family):

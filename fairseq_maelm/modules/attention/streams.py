@@ -59,9 +59,14 @@ class TwoStreams(NamedTuple):
         """Select the masks' rows [M, ...] of [B * S + M, ...]."""
         return rows[self.sequences * self.length :]
 
+    def split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Split rows [B * S + M, ...]: visible tokens [B, S, ...], and masks [M, ...]."""
+        # The backward pass of ``split`` joins gradients; that of slices would add zeros.
+        visible, masks = rows.split([self.sequences * self.length, len(self.masks_at.slots)])
+        return visible.unflatten(0, (self.sequences, self.length)), masks
+
     def split_heads(self, heads: Tensor) -> tuple[Tensor, Tensor]:
         """Split heads of all rows <float>[1, H, B * S + M, d_h]: visible [B, H, S, d_h], and masks [M, H, d_h]."""
-        # The backward pass of ``split`` joins gradients; that of slices would add zeros.
         visible, masks = heads[0].split([self.sequences * self.length, len(self.masks_at.slots)], dim=1)
         return visible.unflatten(1, (self.sequences, self.length)).transpose(0, 1), masks.transpose(0, 1)
 
