@@ -49,7 +49,7 @@ class MaelmModelConfig(FairseqDataclass):
     decoder_layers: Optional[int] = option(
         None,
         help="decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa "
-        f"({_OF_SIZE}; with --decoder-attention shared, one more than half of the encoder's, or all of them for a "
+        f"({_OF_SIZE}; with --decoder-attention shared, half of the encoder's, or all of them for a "
         "checkpoint that had no decoder)",
     )
     decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = option(  # type: ignore[valid-type]

@@ -8,8 +8,8 @@ POSITIONS = ("absolute", "rotary")
 
 # The widths and heads are those of the encoder and the decoder. The last two columns are for the relative bias (paper,
 # Table 3). The decoder has at least one layer. The paper's decoder has self-attention and 1/6 to 1/3 of the encoder's
-# layers (section 3): a deeper one learns to predict without a good encoder. In the modern sizes it consists of layers
-# of the encoder, which predicts better at equal compute (examples/evidence). Sizes smaller than base are our
+# layers (section 3): a deeper one learns to predict without a good encoder. In the modern sizes it is every second
+# layer of the encoder, which predicts better at equal compute (examples/evidence). Sizes smaller than base are our
 # choice; the paper has none. The modern sizes are Ettin's (Weller et al., 2025), except maelm_modern_tiny, which is for
 # tests.
 _COLUMNS = (
@@ -37,11 +37,11 @@ SIZES: dict[str, dict[str, Any]] = {
         "maelm_base_plus_plus": (12, 768, 3072, 12, 4, 64, 128),
         "maelm_large_plus_plus": (24, 1024, 4096, 16, 4, 128, 256),
         "maelm_modern_tiny": (2, 128, 192, 2, 2, 32, 128),
-        "maelm_modern_17m": (7, 256, 384, 4, 4, 32, 128),
-        "maelm_modern_32m": (10, 384, 576, 6, 6, 32, 128),
-        "maelm_modern_68m": (19, 512, 768, 8, 10, 32, 128),
-        "maelm_modern_150m": (22, 768, 1152, 12, 12, 32, 128),
-        "maelm_modern_400m": (28, 1024, 2624, 16, 15, 32, 128),
+        "maelm_modern_17m": (7, 256, 384, 4, 3, 32, 128),
+        "maelm_modern_32m": (10, 384, 576, 6, 5, 32, 128),
+        "maelm_modern_68m": (19, 512, 768, 8, 9, 32, 128),
+        "maelm_modern_150m": (22, 768, 1152, 12, 11, 32, 128),
+        "maelm_modern_400m": (28, 1024, 2624, 16, 14, 32, 128),
     }.items()
 }
 DEFAULT_SIZE = "maelm_base"
@@ -51,7 +51,7 @@ def fill_from_size(config: Any, name: str) -> None:
     """Fill in options that are None or missing with those of a named architecture.
 
     With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder. A missing number of
-    decoder layers becomes one more than half of the encoder's with decoder attention "shared", and a sixth of them if
+    decoder layers becomes half of the encoder's with decoder attention "shared" (at least two), and a sixth of them if
     only the architecture's own decoder is shared.
 
     Args:
@@ -63,7 +63,7 @@ def fill_from_size(config: Any, name: str) -> None:
         size["decoder_attention"] = "self"
     layers = getattr(config, "encoder_layers", None) or size["encoder_layers"]
     if (getattr(config, "decoder_attention", None) or size["decoder_attention"]) == "shared":
-        size["decoder_layers"] = layers // 2 + 1
+        size["decoder_layers"] = min(layers, max(2, layers // 2))
     elif size["decoder_attention"] == "shared":
         size["decoder_layers"] = math.ceil(layers / 6)
     for field, value in size.items():
