@@ -38,10 +38,10 @@ def classify(
     Raises:
         ValueError: the checkpoint has no names of classes, or ``score_texts`` raises an error.
     """
+    names = _class_names(hub, head)
     scores = score_texts(hub, texts, head, batch_size)
-    if scores.shape[1] == 1:  # there are at least two classes
+    if names is None:
         return scores[:, 0].tolist()
-    names = _class_names(hub)
     probabilities, best = scores.softmax(dim=-1).max(dim=-1)
     return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]
 
@@ -59,14 +59,25 @@ def class_probabilities(
     Raises:
         ValueError: the model is a regression model, or the checkpoint has no names of classes.
     """
-    scores = score_texts(hub, texts, head, batch_size)
-    if len(scores) and scores.shape[1] == 1:
+    names = _class_names(hub, head)
+    if names is None:
         raise ValueError(f"the head {head!r} predicts values, which have no probabilities: use classify")
-    names = _class_names(hub) if len(scores) else []
+    scores = score_texts(hub, texts, head, batch_size)
     return [dict(zip(names, row, strict=True)) for row in scores.softmax(dim=-1).tolist()]
 
 
-def _class_names(hub: Any) -> list[str]:
+def find_head(model: Any, name: str) -> Any:
+    """Return a head (a module) of a ``MaelmModel``; raise a ValueError if there is none of this name."""
+    if name not in model.classification_heads:
+        known = ", ".join(model.classification_heads) or "none"
+        raise ValueError(f"the model has no head {name!r} (it has: {known})")
+    return model.classification_heads[name]
+
+
+def _class_names(hub: Any, head: str) -> list[str] | None:
+    """Return the names of the classes that a head scores; None if it predicts a value."""
+    if find_head(hub.model, head).out_proj.out_features == 1:  # there are at least two classes
+        return None
     dictionary = getattr(hub.task, "label_dictionary", None)
     if dictionary is None:
         raise ValueError(

@@ -17,7 +17,7 @@ from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.classification import TextLabel, class_probabilities, classify
+from fairseq_maelm.models.classification import TextLabel, class_probabilities, classify, find_head
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.cleaning import checked_texts, clean_text
@@ -197,9 +197,7 @@ class MaelmHubInterface(nn.Module):
         Raises:
             ValueError: there is no such head.
         """
-        if head not in self.model.classification_heads:
-            known = ", ".join(self.model.classification_heads) or "none"
-            raise ValueError(f"the model has no head {head!r} (it has: {known})")
+        find_head(self.model, head)
         tokens = self._check_encoded(tokens, "predict")
         logits, _ = self.model(tokens.to(self.device), classification_head_name=head)
         return logits if return_logits else F.log_softmax(logits, dim=-1)

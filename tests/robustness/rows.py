@@ -229,7 +229,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.predict('head', TOKENS)", "the model has no head 'head' .it has: none"),
         ("hub.predict(None, TOKENS)", "the model has no head None"),
         ("hub.classify(['a'])", "the model has no head 'sentence_classification_head'"),
-        ("[hub.register_classification_head('new', 2), hub.classify(['a'], head='new')]", "has no names of classes"),
+        ("[hub.register_classification_head('new', 2), hub.classify([], head='new')]", "has no names of classes"),
         ("hub.register_classification_head('a.b', 2)", "must be a string without dots, not 'a.b'"),
         ("hub.register_classification_head('', 2)", "must be a string without dots, not ''"),
         ("hub.register_classification_head(None, 2)", "must be a string without dots, not None"),
