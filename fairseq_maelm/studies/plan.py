@@ -5,12 +5,13 @@ The commands of a plan contain placeholders ``{NAME}`` for its settings and text
 - ``rows``, ``tasks``: name -> fields, which are placeholders in the jobs of this row or task. ``kinds``: fields for
   tasks that are given as folders; a file in the folder determines the kind.
 - ``steps``: name -> step. A step becomes one job for each combination of the axes in its ``each``. The values of an
-  axis such as ``seed`` are listed in ``seeds``, a list or a table (whose fields are placeholders too); rows and tasks
-  may set their own. ``rows`` restricts a step to some rows. ``after`` names earlier steps: a job waits for their jobs
-  with the same values of common axes, and runs if at least one of each step succeeded; ``after-all`` is the same for
-  the jobs of all rows. ``run`` is the command, ``marker`` the path of the result without suffix. Optional: ``name`` for
-  messages; ``environment``, ``one-gpu``, ``resumes``, ``clears`` and ``cost`` (see ``Job``); ``needs``, the required
-  files; and the names of two functions, ``result``(placeholder values, log) and ``ended``(placeholder values).
+  axis such as ``seed`` are listed in ``seeds``, as words, as a list, or as a table (whose fields are placeholders too);
+  rows and tasks may set their own. ``rows`` restricts a step to some rows. ``after`` names earlier steps: a job waits
+  for their jobs with the same values of common axes, and runs if at least one of each step succeeded; ``after-all`` is
+  the same for the jobs of all rows. ``run`` is the command, ``marker`` the path of the result without suffix. Optional:
+  ``name`` for messages; ``environment``, ``one-gpu``, ``resumes``, ``clears`` and ``cost`` (see ``Job``); ``needs``,
+  the required files; and the names of two functions, ``result``(placeholder values, log) and ``ended``(placeholder
+  values).
 - ``report``: Python file with the functions of ``result`` and ``ended``, with ``PLACES`` (name -> function that
   computes a placeholder's value from the others), and with ``write``, which makes the tables of results.
 
@@ -164,11 +165,12 @@ class Steps:
     ) -> None:
         self.steps: dict[str, dict[str, Any]] = content["steps"]
         self.rows, self.tasks, self.seeds, self.functions, self.content = rows, tasks, seeds, functions, content
+        self.listed = {f"{axis}s" for step in self.steps.values() for axis in step.get("each", "").split()}
         self.given = {name: value for name, value in content.items() if not isinstance(value, dict)}
         for name, value in self.given.items():
             if value is None:
                 raise ValueError(f"the plan needs --set {name}=PATH")
-            for path in value if isinstance(value, list) else ():
+            for path in value if isinstance(value, list) and name not in self.listed else ():
                 _refuse_missing(path, f"--set {name}")
         found = {name: own for each in reversed(functions) for name, own in getattr(each, "PLACES", {}).items()}
         self.places = Places({**self.given, **content.get("texts", {}), "plan": content, **known}, found)
@@ -185,16 +187,16 @@ class Steps:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings to compare with those of earlier commands, and under "runs" the axes of each job."""
-        listed = {f"{axis}s" for step in self.steps.values() for axis in step.get("each", "").split()}
-        own = {name: value for name, value in self.given.items() if name not in {*listed, "report"}}
+        has_seeds = "seeds" in self.listed & self.given.keys()
+        own = {name: value for name, value in self.given.items() if name not in {*self.listed, "report"}}
         tables = {name: value for name, value in self.content.items() if isinstance(value, dict)}
         return {
             **{name: _fingerprint(value) if isinstance(value, list) else str(value) for name, value in own.items()},
-            **({"seeds": len(self._values("seed", {}, self.places))} if "seeds" in {*listed} & {*self.given} else {}),
-            "plan": {name: table for name, table in tables.items() if name not in {*listed, *_NOT_COMPARED}},
+            **({"seeds": len(self._values("seed", {}, self.places))} if has_seeds else {}),
+            "plan": {name: table for name, table in tables.items() if name not in {*self.listed, *_NOT_COMPARED}},
             **{
                 kind: {
-                    name: {field: _fingerprint(value) for field, value in fields.items() if field not in listed}
+                    name: {field: _fingerprint(value) for field, value in fields.items() if field not in self.listed}
                     for name, fields in table.items()
                 }
                 for kind, table in (("rows", self.rows), ("tasks", self.tasks))
@@ -250,7 +252,8 @@ class Steps:
         listed = places[f"{axis}s"]
         if isinstance(listed, dict):
             return listed
-        return dict.fromkeys(str(listed).split()[: self.seeds if axis == "seed" else None], {})
+        values = map(str, listed) if isinstance(listed, list) else str(listed).split()
+        return dict.fromkeys([*values][: self.seeds if axis == "seed" else None], {})
 
     def _marker(self, name: str, places: Places) -> str:
         path = places["output"] / places.text(self.steps[name]["marker"])

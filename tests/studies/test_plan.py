@@ -1,6 +1,9 @@
 """The jobs of a plan."""
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fairseq_maelm.studies.plan import Steps
 
@@ -18,3 +21,10 @@ def test_jobs_wait_for_those_of_the_same_row_whatever_its_name(tmp_path: Path) -
         "half/second": ["half/first"],
         "MAE-LM, half/second": ["MAE-LM, half/first"],
     }
+
+
+@pytest.mark.parametrize("seeds", ["3 5 7", [3, 5, 7], {"3": {}, "5": {}}])
+def test_values_of_an_axis_may_be_words_a_list_or_a_table(seeds: Any, tmp_path: Path) -> None:
+    steps = {"first": {"each": "seed", "marker": "{seed}/first", "run": "true"}}
+    plan = Steps({"steps": steps, "seeds": seeds}, {}, {}, {"output": tmp_path, "seeds": seeds}, [], 2)
+    assert [job.name for job in plan.jobs()] == ["3/first", "5/first"]
