@@ -46,7 +46,7 @@ def call(*words: Any) -> None:
 def test_the_average_has_the_decoder(attention: str, pretrained: Path, tmp_path: Path) -> None:
     call("export", "--format", "fairseq", "--averaged-weights", "--checkpoint", pretrained / LAST, "--output", tmp_path)
     found = read_checkpoint(next(tmp_path.glob("*.pt")))
-    layers = {"cross": 2, "shared": 4}[attention]
+    layers = {"cross": 2, "shared": 3}[attention]
     assert (found.config.model.decoder_attention, found.config.model.decoder_layers) == (attention, layers)
     # The average begins with the first update: 1/4, 1/4 and 1/2 of the weights that were saved.
     saved = [read_checkpoint(pretrained / f"checkpoint_1_{update}.pt").weights for update in range(1, UPDATES + 1)]

@@ -150,7 +150,7 @@ _TRAINED = {
     "--decoder-attention cross --decoder-layers 0 --masked-input kept": "needs a decoder: --decoder-layers is 0",
     "--decoder-attention causal_cross --decoder-layers 0 --masked-input kept": "causal_cross needs a decoder",
     "--local-attention 8 --global-every 0": "--global-every must be at least 1",
-    "--decoder-attention shared --decoder-layers 3": "predicts with the encoder's last layers, and the encoder has 2",
+    "--decoder-attention shared --decoder-layers 3": "predicts with layers of the encoder, and the encoder has 2",
     "--decoder-attention shared --decoder-embed-dim 64": "whose embed dim is 128: omit --decoder-embed-dim 64",
     "--decoder-attention shared --share-decoder-positions": "always has the encoder's positions",
     "--decoder-attention shared --masked-input kept": "does not see, .* omit --masked-input kept, or",
