@@ -145,7 +145,9 @@ def decoder_layers(name: str, settings: Settings) -> int:
     """
     contender, _ = split_name(name)
     if decoder_attention(name) == "shared":
-        return settings.layers if contender.name == "adapt" else max(2, settings.layers // 2)
+        from fairseq_maelm.models.sizes import shared_layers
+
+        return settings.layers if contender.name == "adapt" else shared_layers(settings.layers)
     return settings.decoder_layers if contender.decoder_layers is None else contender.decoder_layers
 
 

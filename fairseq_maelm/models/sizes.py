@@ -47,12 +47,17 @@ SIZES: dict[str, dict[str, Any]] = {
 DEFAULT_SIZE = "maelm_base"
 
 
+def shared_layers(encoder_layers: int) -> int:
+    """Return how many layers a shared decoder has by default: half of the encoder's, but at least two of several."""
+    return min(encoder_layers, max(2, encoder_layers // 2))
+
+
 def fill_from_size(config: Any, name: str) -> None:
     """Fill in options that are None or missing with those of a named architecture.
 
     With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder. A missing number of
-    decoder layers becomes half of the encoder's with decoder attention "shared" (at least two), and a sixth of them if
-    only the architecture's own decoder is shared.
+    decoder layers becomes ``shared_layers`` with decoder attention "shared", and a sixth of the encoder's if only the
+    architecture's own decoder is shared.
 
     Args:
         config: argparse.Namespace or omegaconf.DictConfig of the model; changed in place.
@@ -63,7 +68,7 @@ def fill_from_size(config: Any, name: str) -> None:
         size["decoder_attention"] = "self"
     layers = getattr(config, "encoder_layers", None) or size["encoder_layers"]
     if (getattr(config, "decoder_attention", None) or size["decoder_attention"]) == "shared":
-        size["decoder_layers"] = min(layers, max(2, layers // 2))
+        size["decoder_layers"] = shared_layers(layers)
     elif size["decoder_attention"] == "shared":
         size["decoder_layers"] = math.ceil(layers / 6)
     for field, value in size.items():
