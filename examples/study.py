@@ -163,9 +163,11 @@ PLACES = {
 
 
 def machine_places(machine: Machine) -> dict[str, Any]:
-    """Return the places of the machine: ``{machine}`` for fairseq-train, ``{gpus}``, ``{precision}`` and so on."""
+    """Return the places of the machine, such as ``{machine}`` for fairseq-train and ``{device}`` for fairseq-validate."""
     gpus = {"gpus": machine.gpus, "one-gpu": min(1, machine.gpus), "precision": machine.precision}
-    return {"machine": words_of(machine.options()), "machine-of-a-run": machine, **gpus}
+    # fairseq-validate computes in the precision of the weights, and does not know --precision.
+    device = words_of(machine._replace(precision="fp32").options())
+    return {"machine": words_of(machine.options()), "device": device, "machine-of-a-run": machine, **gpus}
 
 
 def training_flops(options: Mapping[str, Any], vocabulary: int) -> float:

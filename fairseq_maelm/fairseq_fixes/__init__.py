@@ -14,8 +14,10 @@ def mend_fairseq() -> None:
     # These import fairseq, which takes seconds, and importing the package must be fast.
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
+    from fairseq_maelm.fairseq_fixes.forked_processes import keep_inherited_garbage
     from fairseq_maelm.fairseq_fixes.log_noise import leave_out_noise
     from fairseq_maelm.fairseq_fixes.replacements import replace_all
 
     replace_all()
     leave_out_noise()
+    keep_inherited_garbage()
