@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -191,9 +192,21 @@ def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNK
     }
     if options.get("lr-scheduler") == "polynomial_decay":
         own["total-num-update"] = options["max-update"]
+    elif options.get("lr-scheduler") == "tri_stage":
+        _refuse_without_decay(options)
     at = machine.options()
     if machine.precision == "fp16":
         at |= _FP16
         # Muon needs the shapes of the weights, which fairseq joins in one vector otherwise.
         own["fp16-no-flatten-grads"] = options.get("optimizer") == "muon"
     return {**at, **options, **own}
+
+
+def _refuse_without_decay(options: Mapping[str, Any]) -> None:
+    """Refuse so few updates that none is left for the last phase, by which fairseq would divide."""
+    share = re.search(r"([0-9.e-]+)\s*[\])]\s*$", str(options.get("phase-ratio", "")))
+    if share and int(options["max-update"] * float(share[1])) == 0:
+        raise ValueError(
+            f"max-update={options['max-update']} leaves no update for the last phase of phase-ratio "
+            f"{options['phase-ratio']}, in which the learning rate falls: give more updates, or another phase-ratio"
+        )

@@ -84,8 +84,8 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
 
 
 def end_training(args: argparse.Namespace, next_command: str) -> None:
-    """Log, after training, the checkpoint folder and a command that uses the trained model."""
-    if not args.dry_run:
+    """Log, after training, the folder of checkpoints, if there are any, and a command that uses the trained model."""
+    if not args.dry_run and any(args.output.glob("*.pt")):
         logger.info("checkpoints: %s; next: %s", args.output, next_command)
 
 

@@ -151,7 +151,7 @@ class Steps:
         seeds: maximum number of seeds of each row; None for all.
 
     Raises:
-        ValueError: a setting or a file that the plan needs is missing.
+        ValueError: a setting or a file that the plan needs is missing, or a step waits for one that follows it.
     """
 
     def __init__(
@@ -184,6 +184,10 @@ class Steps:
         for name, places, _ in self.instances:
             for needed in places.words(self.steps[name].get("needs", "")):
                 _refuse_missing(Path(needed), f"the step {name!r}")
+        for number, (name, step) in enumerate(self.steps.items()):
+            waits = f"{step.get('after', '')} {step.get('after-all', '')}".split()
+            for other in {*waits} - {*[*self.steps][:number]}:
+                raise ValueError(f"the plan's step {name!r} waits for {other!r}: list that step before it")
 
     def settings(self) -> dict[str, Any]:
         """Return the settings to compare with those of earlier commands, and under "runs" the axes of each job."""

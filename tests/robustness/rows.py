@@ -47,6 +47,7 @@ pretrain {data}:{bad/data-no-text} --output {new} --recipe tiny | no files train
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
 pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
 pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update must be a whole number of at least 1
+pretrain {data} --output {new} --recipe modern_17m --set max-update=2 | max-update=2 leaves no update for the last phase
 pretrain {data} --checkpoint {pretrained} --output {data} --replace | --output \S*data is the folder of the data or of
 finetune {sentences} --checkpoint {pretrained} --output {sentences} | is the folder of the data or of --checkpoint: name
 pretrain {data} --checkpoint {pretrained} --output {new} --set finetune-from-model=a.pt | omit --set finetune-from-model

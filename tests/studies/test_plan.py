@@ -28,3 +28,12 @@ def test_values_of_an_axis_may_be_words_a_list_or_a_table(seeds: Any, tmp_path: 
     steps = {"first": {"each": "seed", "marker": "{seed}/first", "run": "true"}}
     plan = Steps({"steps": steps, "seeds": seeds}, {}, {}, {"output": tmp_path, "seeds": seeds}, [], 2)
     assert [job.name for job in plan.jobs()] == ["3/first", "5/first"]
+
+
+@pytest.mark.parametrize("key", ["after", "after-all"])
+@pytest.mark.parametrize("other", ["second", "third", "unknown"])
+def test_a_step_waits_for_earlier_ones_only(key: str, other: str, tmp_path: Path) -> None:
+    own = {"marker": "m", "run": "true"}
+    steps = {"first": own, "second": {**own, key: other}, "third": own}
+    with pytest.raises(ValueError, match=f"the plan's step 'second' waits for '{other}': list that step before it"):
+        Steps({"steps": steps}, {}, {}, {"output": tmp_path}, [])
