@@ -163,7 +163,7 @@ PLACES = {
 
 
 def machine_places(machine: Machine) -> dict[str, Any]:
-    """Return the places of the machine: ``{machine}`` for fairseq-train, ``{device}`` for fairseq-validate and so on."""
+    """Return the places of the machine: ``{machine}`` for fairseq-train, ``{device}`` for fairseq-validate, ..."""
     gpus = {"gpus": machine.gpus, "one-gpu": min(1, machine.gpus), "precision": machine.precision}
     # fairseq-validate computes in the precision of the weights, and does not know --precision.
     device = words_of(machine._replace(precision="fp32").options())

@@ -60,7 +60,7 @@ GROUPS: dict[str, dict[str, str]] = {
 SUB_COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 _EXAMPLES = """Try an encoder that comes with the package:
-  maelm fill --checkpoint maelm-english-6m-uncased "The band released their first <mask> in 1998."
+  maelm fill --checkpoint maelm-english-14m-uncased "The band released their first <mask> in 1998."
 
 Adapt a published encoder to your text, and use it with transformers as before:
   maelm import answerdotai/ModernBERT-base --download --output base

@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
 def rate_for_width(rate: float, width: int) -> float:
     """Return a recipe's peak learning rate, scaled by max(1, 768 / ``width``)^2.
 
-    The recipes' rates are for base models (width 768), and narrower encoders need higher rates. Example: the package's
+    The recipes' rates are for base models (width 768), and narrower encoders need higher rates. Example: an
     encoder of width 256, fine-tuned for ten epochs on 180 sentences of five topics, reaches 30 % accuracy with the
     recipe's rate 3e-5, and 100 % with the scaled rate 2.7e-4.
     """

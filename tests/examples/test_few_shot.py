@@ -89,7 +89,7 @@ def test_a_dry_run_writes_commands_and_nothing_else(
         (["seeds=13 22"], "16-22, which the step 'training' needs"),
         (
             ["checkpoint=no/such/file"],
-            "there is no checkpoint no/such/file: give a file, a folder, or one of maelm-english-6m-uncased",
+            "there is no checkpoint no/such/file: give a file, a folder, or one of maelm-english-14m-uncased",
         ),
         (["splits=no/such/folder"], "no/such/folder, which --set splits needs"),
         (["epochs=2"], "--set epochs: there is no such setting in"),
@@ -107,8 +107,8 @@ def test_what_is_missing_is_named_before_any_work(
 
 
 def test_a_checkpoint_may_be_an_encoder_that_comes_along(words: list[str]) -> None:
-    (checkpoint,) = rows.parse([*words, "checkpoint=maelm-english-6m-uncased"]).plan.content["checkpoint"]
-    assert checkpoint.is_file() and "maelm-english-6m-uncased" in checkpoint.parts
+    (checkpoint,) = rows.parse([*words, "checkpoint=maelm-english-14m-uncased"]).plan.content["checkpoint"]
+    assert checkpoint.is_file() and "maelm-english-14m-uncased" in checkpoint.parts
 
 
 def test_places_are_filled_word_by_word(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from end_to_end.toy import ROOT
 from fairseq_maelm.checkpoints.locate import shipped_encoders
 
 # Pages that programs write.
-WRITTEN = {"curve.md", "results.md", "maelm-english-6m-uncased.md"}
+WRITTEN = {"curve.md", "results.md", "maelm-english-14m-uncased.md"}
 GUIDES = [path for path in sorted((ROOT / "examples").glob("*/*.md")) if path.name not in WRITTEN]
 # Options whose values are checkpoints or folders of earlier commands.
 OPENED = ("--checkpoint", "--vocabulary")
