@@ -16,7 +16,7 @@ from interop.export.checkpoints import train_vocabulary, write_complete
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-LARGEST_WHEEL = 20_000_000
+LARGEST_WHEEL = 40_000_000
 # Next to the encoders that come with the package, if there are any.
 STAND_IN = "stand-in"
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]

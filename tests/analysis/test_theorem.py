@@ -153,7 +153,8 @@ def test_rows_become_equal_doubly_exponentially_fast() -> None:
     generator = torch.Generator().manual_seed(0)
     layers = [random_weights(8, 1, generator, scale=0.4) for _ in range(8)]
     checks = check_stack(normal(0, 20, 8), normal(1, 4, 8), layers)
-    residuals = [*(check.before for check in checks), checks[-1].after]
+    # On some processors the last residual is rounded to zero, which has no logarithm.
+    residuals = [*(check.before for check in checks), max(checks[-1].after, math.ulp(0.0))]
     assert len(checks) < 8, "the stack did not collapse"
     assert checks[-1].relative_after < 1e-11
     assert all(later < earlier for earlier, later in zip(residuals, residuals[1:]))

@@ -141,6 +141,6 @@ def assert_gradients_equal(model, state):
         if name == "encoder.embed_tokens.weight":
             # torch never updates the embedding of padding through the lookup; the tied projection does.
             assert parameter.grad[1].abs().sum() > 0
-        assert difference < 1e-5, f"{name}: relative difference of the gradients {difference:.1e}"
+        assert difference < 2e-5, f"{name}: relative difference of the gradients {difference:.1e}"
         compared += 1
     assert compared == len(list(model.parameters())) > 15
