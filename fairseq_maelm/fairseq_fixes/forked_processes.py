@@ -10,12 +10,7 @@ Test: tests/fairseq_fixes/test_forked_processes.py.
 import gc
 import os
 
-_registered = False
-
 
 def keep_inherited_garbage() -> None:
-    """Exclude what a forked process inherits from its garbage collection; a second call has no effect."""
-    global _registered
-    if not _registered:
-        os.register_at_fork(after_in_child=gc.freeze)
-        _registered = True
+    """Exclude what a forked process inherits from its garbage collection; a second call changes nothing."""
+    os.register_at_fork(after_in_child=gc.freeze)

@@ -6,8 +6,6 @@ import os
 import pytest
 from torch.utils.data import DataLoader
 
-import fairseq_maelm.fairseq_fixes.forked_processes  # noqa: F401  conftest has registered it
-
 
 class Part:
     """In a cycle; writes down the process that collects it."""

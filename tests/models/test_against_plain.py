@@ -120,7 +120,8 @@ def test_masks_read_their_window_in_blocks_too(changes, monkeypatch):
 @pytest.mark.parametrize("attention", ["self", "cross", "shared"])
 def test_loss_with_masks_of_some_sequences_kept(family, attention):
     """The paper's delta: states at predicted positions enter the decoder in some sequences and not in others."""
-    model = precise_enough(model_of(**family, decoder_attention=attention, encoder_layers=3, decoder_layers=3))
+    # In single precision a gradient of three layers is off by 1.08e-5 on some processors.
+    model = model_of(**family, decoder_attention=attention, encoder_layers=3, decoder_layers=3).double()
     sequences = random_sequences(LENGTHS)
     net_input, targets = batch_of(sequences, MASKED, view=EncoderView(mask_fraction=0.5))
     assert len(net_input["layout"]["returned_rows"]) == len(MASKED[0]) + len(MASKED[2])
@@ -141,6 +142,6 @@ def assert_gradients_equal(model, state):
         if name == "encoder.embed_tokens.weight":
             # torch never updates the embedding of padding through the lookup; the tied projection does.
             assert parameter.grad[1].abs().sum() > 0
-        assert difference < 2e-5, f"{name}: relative difference of the gradients {difference:.1e}"
+        assert difference < 1e-5, f"{name}: relative difference of the gradients {difference:.1e}"
         compared += 1
     assert compared == len(list(model.parameters())) > 15
