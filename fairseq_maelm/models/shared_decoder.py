@@ -73,9 +73,12 @@ class SharedDecoder(nn.Module):
         for number, layer in enumerate(layers, first):
             if number in self.with_masks:
                 rows = layer(rows, streams, streams if number == last and not keeps else None)
-            else:
+                continue
+            if number - 1 in self.with_masks:
                 seen, masks = streams.split(rows)
-                rows = join(layer(seen, visible.bias), masks)
+            seen = layer(seen, visible.bias)
+            if number + 1 in self.with_masks:
+                rows = join(seen, masks)
         if keeps:
             own = rows.index_select(0, layout["returned_rows"])
             rows = streams.take(rows).index_copy(0, layout["returned_outputs"], own)

@@ -171,22 +171,24 @@ class SelfAttention(MultiHeadAttention):
         """Attend from both streams or from the masks alone; return the result before the output projection."""
         query_projection, kv_projection = self._projections(rows)
         weights = kv_projection if masks_alone else (self.qkv_proj.weight, self.qkv_proj.bias)
-        packed = F.linear(rows, *weights)[None].unflatten(-1, (2 if masks_alone else 3, self.num_heads, -1))
-        *query, key, value = (streams.split_heads(heads) for heads in self._split(packed, streams.rows_bias))
+        packed = F.linear(rows, *weights).unflatten(-1, (2 if masks_alone else 3, self.num_heads, -1))
+        visible, masks, read = streams.split_packed(packed, self.rotary_base)
         if masks_alone:
             queries = F.linear(streams.take(rows), *query_projection).unflatten(-1, (self.num_heads, -1))
             if self.rotary_base is not None:
                 queries = rotate(queries, streams.rotations[self.rotary_base])
         else:
-            queries = query[0][1]
+            queries = masks[0]
         if self.window is None or streams.reads_whole(self.window):
             gather, bias, window = streams.read_by_masks, streams.bias_of_masks(self.window), None
         else:
             gather, bias, window = streams.at_their_slots, streams.full_bias, self.window
-        attended = self._attend_from_heads(queries, gather(*key), gather(*value), bias, streams.masks_at, window)
+        key, value = map(gather, read, masks[-2:])
+        attended = self._attend_from_heads(queries, key, value, bias, streams.masks_at, window)
         if masks_alone:
             return attended
-        of_visible = self._attend_heads(query[0][0], key[0], value[0], streams.bias, self.window)
+        query, own_key, own_value = visible
+        of_visible = self._attend_heads(query, own_key, own_value, streams.bias, self.window)
         return join(of_visible.flatten(2), attended)
 
     def _projections(self, states: Tensor) -> list[tuple[Tensor, Tensor | None]]:

@@ -74,7 +74,7 @@ class _SplitRotated(torch.autograd.Function):
     def forward(ctx: Any, packed: Tensor, cos: Tensor, sin: Tensor, values: int) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cos, sin)
         ctx.values = values
-        _turn(packed[:, :, :-values], cos, sin)
+        turn(packed[:, :, :-values], cos, sin)
         return tuple(packed.permute(2, 0, 3, 1, 4))
 
     @staticmethod
@@ -82,11 +82,11 @@ class _SplitRotated(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         cos, sin = ctx.saved_tensors
         gradient = pack(gradients)
-        _turn(gradient[:, :, : -ctx.values], cos, sin.neg())
+        turn(gradient[:, :, : -ctx.values], cos, sin.neg())
         return gradient, None, None, None
 
 
-def _turn(packed: Tensor, cos: Tensor, sin: Tensor) -> None:
+def turn(packed: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotate <float>[B, S, parts, H, d_h] in place."""
     first, second = packed.chunk(2, dim=-1)
     cos, sin = cos[:, :, None], sin[:, :, None]

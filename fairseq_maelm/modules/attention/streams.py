@@ -4,15 +4,16 @@ A layer computes the rows of both streams together; only attention tells them ap
 over the full sequences in which no visible token may attend to a mask.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.local import block_size, windowed
-from fairseq_maelm.modules.attention.rotary import Rotation
+from fairseq_maelm.modules.attention.rotary import Rotation, split_rotated, turn
 from fairseq_maelm.modules.output_positions import OutputPositions
 
 
@@ -65,10 +66,23 @@ class TwoStreams(NamedTuple):
         visible, masks = rows.split([self.sequences * self.length, len(self.masks_at.slots)])
         return visible.unflatten(0, (self.sequences, self.length)), masks
 
-    def split_heads(self, heads: Tensor) -> tuple[Tensor, Tensor]:
-        """Split heads of all rows <float>[1, H, B * S + M, d_h]: visible [B, H, S, d_h], and masks [M, H, d_h]."""
-        visible, masks = heads[0].split([self.sequences * self.length, len(self.masks_at.slots)], dim=1)
-        return visible.unflatten(1, (self.sequences, self.length)).transpose(0, 1), masks.transpose(0, 1)
+    def split_packed(self, packed: Tensor, rotary_base: int | None) -> "Parts":
+        """Split the joint (queries,) keys and values of all rows <float>[B * S + M, parts, H, d_h], and rotate them.
+
+        Except in compiled graphs, ``packed`` is rotated in place, so nothing else may use it.
+        """
+        rotation = None if rotary_base is None else self.rows_bias.rotations[rotary_base]
+        if not torch.compiler.is_compiling():
+            count = packed.shape[1]
+            pieces = _SplitPacked.apply(packed, self.sequences, self.length, *(rotation or (None, None)))
+            return Parts(pieces[:count], pieces[count : 2 * count], pieces[2 * count :])
+        if rotation is None:
+            parts = packed.unbind(1)
+        else:
+            parts = tuple(heads.squeeze(0).transpose(0, 1) for heads in split_rotated(packed[None], rotation))
+        visible, masks = zip(*(self.split(part) for part in parts))
+        visible = tuple(part.transpose(1, 2) for part in visible)
+        return Parts(visible, masks, visible[-2:])
 
     def read_by_masks(self, visible: Tensor, masks: Tensor) -> Tensor:
         """Return what masks read if not in blocks: visible heads <float>[B, H, S, d_h] and their own [M, H, d_h].
@@ -85,6 +99,67 @@ class TwoStreams(NamedTuple):
         rows = visible.transpose(1, 2).flatten(0, 1).index_select(0, self.visible_rows)
         placed = placed.index_copy(0, self.visible_slots, rows)
         return placed.unflatten(0, (self.sequences, -1)).transpose(1, 2)
+
+
+class Parts(NamedTuple):
+    """The (queries,) keys and values of a layer.
+
+    Attributes:
+        visible: of visible tokens, <float>[B, H, S, d_h].
+        masks: of masks, <float>[M, H, d_h].
+        read: keys and values of visible tokens that the masks read.
+    """
+
+    visible: tuple[Tensor, ...]
+    masks: tuple[Tensor, ...]
+    read: tuple[Tensor, ...]
+
+
+class _SplitPacked(torch.autograd.Function):
+    """Splits into the tensors of ``Parts``; the backward pass writes each gradient once, to its place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, packed: Tensor, sequences: int, length: int, cos: Tensor | None, sin: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(cos, sin)
+        ctx.set_materialize_grads(False)
+        ctx.shape, ctx.sizes = packed.shape, (sequences, length)
+        if cos is not None and sin is not None:
+            turn(packed[None, :, :-1], cos, sin)
+        visible, masks = _places(packed, *ctx.sizes)
+        return (*visible, *masks, *visible[-2:].unbind())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        packed = next(each for each in gradients if each is not None).new_empty(ctx.shape)
+        visible, masks = _places(packed, *ctx.sizes)
+        count = len(visible)
+        for place, gradient in zip([*visible[:-2], *masks], [*gradients[: count - 2], *gradients[count : 2 * count]]):
+            _write(place, gradient)
+        for place, *both in zip(visible[-2:], gradients[count - 2 : count], gradients[2 * count :]):
+            _write(place, *both)
+        cos, sin = ctx.saved_tensors
+        if cos is not None:
+            turn(packed[None, :, :-1], cos, sin.neg())
+        return packed, None, None, None, None
+
+
+def _write(place: Tensor, *gradients: Tensor | None) -> None:
+    """Write the sum of up to two gradients."""
+    given = [gradient for gradient in gradients if gradient is not None]
+    if len(given) == 2:
+        torch.add(*given, out=place)
+    else:
+        place.copy_(given[0]) if given else place.zero_()
+
+
+def _places(packed: Tensor, sequences: int, length: int) -> tuple[Tensor, Tensor]:
+    """Return views of visible tokens <float>[parts, B, H, S, d_h] and of masks <float>[parts, M, H, d_h]."""
+    parts = packed.transpose(0, 1)
+    visible = parts[:, : sequences * length].unflatten(1, (sequences, length))
+    return visible.transpose(2, 3), parts[:, sequences * length :]
 
 
 def join(visible: Tensor, masks: Tensor) -> Tensor:

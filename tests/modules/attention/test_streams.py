@@ -1,0 +1,65 @@
+"""The split of queries, keys and values into two streams equals plain operations, in values and gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.rotary import rotations
+from fairseq_maelm.modules.attention.streams import TwoStreams
+from fairseq_maelm.modules.output_positions import OutputPositions
+
+SEQUENCES, LENGTH, MASKS, HEADS, WIDTH = 2, 5, 3, 2, 4
+ROWS = SEQUENCES * LENGTH + MASKS
+BASE = 100
+
+
+def streams() -> TwoStreams:
+    """Two sequences of five visible tokens; the first has two masks, the second one."""
+    places = torch.tensor([*range(LENGTH), *range(1, LENGTH + 1), 5, 6, 0])[None]
+    turns = rotations(places, [BASE], WIDTH, torch.zeros(()).double())
+    masks_at = OutputPositions(torch.tensor([5, 6, 7]), torch.tensor([0, 1, 2]), 2)
+    others: Any = [None] * 2, [None] * 3
+    return TwoStreams(SEQUENCES, LENGTH, None, masks_at, *others[0], AttentionBias(rotations=turns), *others[1])
+
+
+def parts_and_gradient(count: int, base: int | None, used: list[int]) -> tuple[list[Tensor], Tensor]:
+    """All parts of random states, and the gradient of a sum in which the ``used`` parts have different weights."""
+    generator = torch.Generator().manual_seed(3)
+    packed = torch.randn(ROWS, count, HEADS, WIDTH, generator=generator, dtype=torch.float64).requires_grad_()
+    parts = [part for group in streams().split_packed(packed * 1.0, base) for part in group]
+    weights = [torch.randn(part.shape, generator=generator, dtype=torch.float64) for part in parts]
+    torch.stack([(parts[number] * weights[number]).sum() for number in used]).sum().backward()
+    assert packed.grad is not None
+    return [part.detach() for part in parts], packed.grad
+
+
+@pytest.mark.parametrize("base", [None, BASE])
+@pytest.mark.parametrize(
+    ("count", "used"),
+    [(3, range(8)), (2, range(6)), (2, range(2, 6)), (3, [1]), (3, [7])],
+    ids=["all", "no queries", "masks alone read", "one is used", "one is read"],
+)
+def test_split_equals_plain_operations(
+    count: int, used: list[int], base: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, gradient = parts_and_gradient(count, base, list(used))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    expected, expected_gradient = parts_and_gradient(count, base, list(used))
+    assert [part.shape for part in parts] == [part.shape for part in expected]
+    assert len(parts) == 2 * count + 2
+    assert parts[0].shape == (SEQUENCES, HEADS, LENGTH, WIDTH) and parts[count].shape == (MASKS, HEADS, WIDTH)
+    for part, plain in zip(parts, expected):
+        torch.testing.assert_close(part, plain, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-14, atol=1e-14)
+    assert gradient.abs().sum() > 0
+
+
+def test_values_and_their_places() -> None:
+    packed = torch.arange(ROWS * 3 * HEADS * WIDTH, dtype=torch.float64).view(ROWS, 3, HEADS, WIDTH)
+    visible, masks, read = streams().split_packed(packed * 1.0, None)
+    assert torch.equal(visible[1][1, 0, 2], packed[LENGTH + 2, 1, 0])  # key of the second sequence's third token
+    assert torch.equal(masks[2][1, 1], packed[SEQUENCES * LENGTH + 1, 2, 1])
+    assert torch.equal(read[0], visible[1]) and torch.equal(read[1], visible[2])
