@@ -136,10 +136,11 @@ class _SplitPacked(torch.autograd.Function):
         packed = next(each for each in gradients if each is not None).new_empty(ctx.shape)
         visible, masks = _places(packed, *ctx.sizes)
         count = len(visible)
-        for place, gradient in zip([*visible[:-2], *masks], [*gradients[: count - 2], *gradients[count : 2 * count]]):
+        of_visible, of_masks, of_read = gradients[:count], gradients[count : 2 * count], gradients[2 * count :]
+        for place, *summands in zip(visible, of_visible, (None,) * (count - 2) + of_read):
+            _write(place, *summands)
+        for place, gradient in zip(masks, of_masks):
             _write(place, gradient)
-        for place, *both in zip(visible[-2:], gradients[count - 2 : count], gradients[2 * count :]):
-            _write(place, *both)
         cos, sin = ctx.saved_tensors
         if cos is not None:
             turn(packed[None, :, :-1], cos, sin.neg())
