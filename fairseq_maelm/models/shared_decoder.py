@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.rotary import Rotation, rotations
+from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_keys, hidden_masks, join
 from fairseq_maelm.modules.output_positions import OutputPositions, predicted_positions
 
@@ -99,7 +99,5 @@ class SharedDecoder(nn.Module):
         full_bias = AttentionBias(of_distance, positions, layout["lengths"], max_positions=encoder.longest)
         of_rows = torch.cat([layout["positions"].flatten(), places])[None]
         turns = rotations(of_rows, config.rotary_bases, config.head_dim, masks)
-        of_masks = {base: Rotation(*(table[0, tokens.numel() :] for table in turn)) for base, turn in turns.items()}
-        biases = masks_bias, full_bias, AttentionBias(rotations=turns)
         rows = layout["visible_rows"], layout["visible_slots"]
-        return TwoStreams(len(tokens), tokens.shape[1], visible.bias, masks_at, *biases, of_masks, *rows)
+        return TwoStreams(len(tokens), tokens.shape[1], visible.bias, masks_at, masks_bias, full_bias, turns, *rows)

@@ -176,7 +176,7 @@ class SelfAttention(MultiHeadAttention):
         if masks_alone:
             queries = F.linear(streams.take(rows), *query_projection).unflatten(-1, (self.num_heads, -1))
             if self.rotary_base is not None:
-                queries = rotate(queries, streams.rotations[self.rotary_base])
+                queries = rotate(queries, streams.rotation_of_masks(self.rotary_base))
         else:
             queries = masks[0]
         if self.window is None or streams.reads_whole(self.window):

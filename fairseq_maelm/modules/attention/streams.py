@@ -27,8 +27,7 @@ class TwoStreams(NamedTuple):
         masks_at: the slots of the masks, and their arrangement <float>[B, Q].
         masks_bias: of masks, whose keys are the visible tokens and then the masks: <float>[B, S + Q].
         full_bias: of masks that read a window in blocks; queries and keys are the full sequences <float>[B, T].
-        rows_bias: rotations of all rows, as one sequence <float>[1, B * S + M].
-        rotations: rotary base -> rotation of the masks' queries.
+        rotations: rotary base -> rotation of all rows, as one sequence <float>[1, B * S + M].
         visible_rows: <int64>[N] rows of the visible tokens that masks may read.
         visible_slots: <int64>[N] slots of these tokens.
     """
@@ -39,7 +38,6 @@ class TwoStreams(NamedTuple):
     masks_at: OutputPositions
     masks_bias: AttentionBias
     full_bias: AttentionBias
-    rows_bias: AttentionBias
     rotations: dict[int, Rotation]
     visible_rows: Tensor
     visible_slots: Tensor
@@ -56,6 +54,10 @@ class TwoStreams(NamedTuple):
         """Return ``masks_bias``, with a window if there is one."""
         return self.masks_bias if window is None else windowed(self.masks_bias, window)
 
+    def rotation_of_masks(self, rotary_base: int) -> Rotation:
+        """Return the rotation of the masks' queries."""
+        return Rotation(*(self.take(table[0]) for table in self.rotations[rotary_base]))
+
     def take(self, rows: Tensor) -> Tensor:
         """Select the masks' rows [M, ...] of [B * S + M, ...]."""
         return rows[self.sequences * self.length :]
@@ -71,10 +73,10 @@ class TwoStreams(NamedTuple):
 
         Except in compiled graphs, ``packed`` is rotated in place, so nothing else may use it.
         """
-        rotation = None if rotary_base is None else self.rows_bias.rotations[rotary_base]
+        rotation = None if rotary_base is None else self.rotations[rotary_base]
         if not torch.compiler.is_compiling():
             count = packed.shape[1]
-            pieces = _SplitPacked.apply(packed, self.sequences, self.length, *(rotation or (None, None)))
+            pieces = _SplitStreams.apply(packed, self.sequences, self.length, *(rotation or (None, None)))
             return Parts(pieces[:count], pieces[count : 2 * count], pieces[2 * count :])
         if rotation is None:
             parts = packed.unbind(1)
@@ -115,7 +117,7 @@ class Parts(NamedTuple):
     read: tuple[Tensor, ...]
 
 
-class _SplitPacked(torch.autograd.Function):
+class _SplitStreams(torch.autograd.Function):
     """Splits into the tensors of ``Parts``; the backward pass writes each gradient once, to its place."""
 
     @staticmethod

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.attention.streams import TwoStreams
 from fairseq_maelm.modules.output_positions import OutputPositions
@@ -21,8 +20,8 @@ def streams() -> TwoStreams:
     places = torch.tensor([*range(LENGTH), *range(1, LENGTH + 1), 5, 6, 0])[None]
     turns = rotations(places, [BASE], WIDTH, torch.zeros(()).double())
     masks_at = OutputPositions(torch.tensor([5, 6, 7]), torch.tensor([0, 1, 2]), 2)
-    others: Any = [None] * 2, [None] * 3
-    return TwoStreams(SEQUENCES, LENGTH, None, masks_at, *others[0], AttentionBias(rotations=turns), *others[1])
+    unused: Any = None
+    return TwoStreams(SEQUENCES, LENGTH, None, masks_at, unused, unused, turns, unused, unused)
 
 
 def parts_and_gradient(count: int, base: int | None, used: list[int]) -> tuple[list[Tensor], Tensor]:
