@@ -219,8 +219,8 @@ ALL_SHAPES = ([40] * 4, [40, 38, 37, 40], [52, 52, 51], [23] * 7, [60, 60], [60,
     ("changes", "kinds"),
     [
         ({}, 3),  # encoder, decoder, and its last layer, which has queries at masked positions alone
-        ({"decoder_layers": 0}, 2),
-        ({"relative_buckets": "none"}, 3),
+        pytest.param({"decoder_layers": 0}, 2, marks=pytest.mark.exhaustive),
+        pytest.param({"relative_buckets": "none"}, 3, marks=pytest.mark.exhaustive),
         ({"decoder_attention": "shared", "decoder_layers": 2}, 3),
         pytest.param({"decoder_attention": "self_cross"}, 3, marks=pytest.mark.exhaustive),
         # The first layer of a stack lacks a LayerNorm; every third has another rotary base.
