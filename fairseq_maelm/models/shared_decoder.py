@@ -10,7 +10,7 @@ from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_keys, hidden_masks, join
-from fairseq_maelm.modules.output_positions import OutputPositions, predicted_positions
+from fairseq_maelm.modules.output_positions import OutputPositions, unseen_outputs, unseen_positions
 
 
 class SharedDecoder(nn.Module):
@@ -42,10 +42,13 @@ class SharedDecoder(nn.Module):
         self.with_masks = [math.ceil(number * encoder_layers / layers) - 1 for number in range(1, layers + 1)]
 
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
-        """Return the masks' embeddings <float>[M, D]; without a layout, the encoder's states <float>[B, S, D]."""
+        """Return embeddings of the masks that the encoder does not see; without a layout, the encoder's states.
+
+        The shape is <float>[M - K, D] if K of M predicted tokens are visible, and <float>[B, S, D] without a layout.
+        """
         if layout is None:
             return visible.states
-        positions = layout["predicted_slots"] % layout["padded_length"]
+        positions = unseen_positions(layout).slots % layout["padded_length"]
         return encoder.embed_masks(visible.mask_embedding, positions)
 
     def forward(
@@ -81,14 +84,16 @@ class SharedDecoder(nn.Module):
                 rows = join(seen, masks)
         if keeps:
             own = rows.index_select(0, layout["returned_rows"])
-            rows = streams.take(rows).index_copy(0, layout["returned_outputs"], own)
+            outputs = rows.new_empty(len(layout["predicted_slots"]), rows.shape[1])
+            outputs = outputs.index_copy(0, unseen_outputs(layout), streams.take(rows))
+            rows = outputs.index_copy(0, layout["returned_outputs"], own)
         return encoder.normalize(rows)
 
     def _streams(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout, masks: Tensor) -> TwoStreams:
-        config, tokens, masks_at = encoder.layer_config, visible.tokens, predicted_positions(layout)
-        length, places = layout["padded_length"], layout["predicted_slots"] % layout["padded_length"]
+        config, tokens, masks_at = encoder.layer_config, visible.tokens, unseen_positions(layout)
+        length, places = layout["padded_length"], masks_at.slots % layout["padded_length"]
         of_distance = None if visible.bias is None else visible.bias.of_distance
-        own_places, own_hidden = masks_at.pad(places, len(tokens)), hidden_masks(layout, len(tokens))
+        own_places, own_hidden = masks_at.pad(places, len(tokens)), hidden_masks(masks_at, len(tokens))
         masks_bias = AttentionBias(
             of_distance,
             torch.cat([layout["positions"], own_places], dim=1),

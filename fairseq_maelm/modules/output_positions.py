@@ -58,3 +58,20 @@ def first_positions(tokens: Tensor) -> OutputPositions:
 def predicted_positions(layout: Layout) -> OutputPositions:
     """Return the positions whose tokens are predicted."""
     return OutputPositions(layout["predicted_slots"], layout["output_rows"], layout["output_length"])
+
+
+def unseen_outputs(layout: Layout) -> Tensor:
+    """Return indices <int64>[M - K] into ``predicted_slots`` of the tokens that the encoder does not see, ascending."""
+    seen = torch.zeros(len(layout["predicted_slots"]), dtype=torch.uint8, device=layout["predicted_slots"].device)
+    seen = seen.index_fill(0, layout["returned_outputs"], 1)
+    # Unlike nonzero, sorting does not wait for a GPU: the number of indices is known.
+    return seen.argsort(stable=True)[: len(seen) - len(layout["returned_outputs"])]
+
+
+def unseen_positions(layout: Layout) -> OutputPositions:
+    """Return the positions whose tokens are predicted and not seen by the encoder."""
+    every = predicted_positions(layout)
+    if not len(layout["returned_outputs"]):
+        return every
+    unseen = unseen_outputs(layout)
+    return OutputPositions(every.slots[unseen], every.rows[unseen], every.length)

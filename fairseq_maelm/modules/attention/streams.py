@@ -181,11 +181,8 @@ def hidden_keys(layout: Layout, tokens: Tensor) -> Tensor:
     return hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
 
 
-def hidden_masks(layout: Layout, sequences: int) -> Tensor:
-    """Return <bool>[B, Q], True where there is no mask to read: padding, and predicted tokens that are visible."""
-    rows = layout["output_rows"]
-    hidden = torch.ones(sequences * layout["output_length"], dtype=torch.bool, device=rows.device)
-    hidden = hidden.index_fill(0, rows, False)
-    if len(layout["returned_outputs"]):
-        hidden = hidden.index_fill(0, rows[layout["returned_outputs"]], True)
-    return hidden.view(sequences, -1)
+def hidden_masks(masks_at: OutputPositions, sequences: int) -> Tensor:
+    """Return <bool>[B, Q], True where there is no mask to read."""
+    rows = masks_at.rows
+    hidden = torch.ones(sequences * masks_at.length, dtype=torch.bool, device=rows.device)
+    return hidden.index_fill(0, rows, False).view(sequences, -1)

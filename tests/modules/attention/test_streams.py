@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from support import batch_of, random_sequences
 from torch import Tensor
 
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.attention.streams import TwoStreams
-from fairseq_maelm.modules.output_positions import OutputPositions
+from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_masks
+from fairseq_maelm.modules.output_positions import OutputPositions, unseen_outputs, unseen_positions
 
 SEQUENCES, LENGTH, MASKS, HEADS, WIDTH = 2, 5, 3, 2, 4
 ROWS = SEQUENCES * LENGTH + MASKS
@@ -62,3 +64,16 @@ def test_values_and_their_places() -> None:
     assert torch.equal(visible[1][1, 0, 2], packed[LENGTH + 2, 1, 0])  # key of the second sequence's third token
     assert torch.equal(masks[2][1, 1], packed[SEQUENCES * LENGTH + 1, 2, 1])
     assert torch.equal(read[0], visible[1]) and torch.equal(read[1], visible[2])
+
+
+def test_masks_that_the_encoder_sees_have_no_second_rows() -> None:
+    sequences, masked = random_sequences([6, 8, 5]), [[1, 4], [2, 3, 6], [3]]
+    layout = batch_of(sequences, masked, view=EncoderView(mask_fraction=0.5))[0]["layout"]
+    # Masks of the first and the third sequence stay; slots are counted in rows of 8, places in rows of 3.
+    assert unseen_outputs(layout).tolist() == [2, 3, 4]
+    unseen = unseen_positions(layout)
+    assert (unseen.slots.tolist(), unseen.rows.tolist(), unseen.length) == ([10, 11, 14], [3, 4, 5], 3)
+    hidden = [[True] * 3, [False] * 3, [True] * 3]
+    assert hidden_masks(unseen, 3).tolist() == hidden
+    dropped = batch_of(sequences, masked)[0]["layout"]
+    assert unseen_positions(dropped).slots.tolist() == dropped["predicted_slots"].tolist() == [1, 4, 10, 11, 14, 19]
