@@ -13,7 +13,7 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import KeysValues, keys_and_values
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import Rotation, rotations
-from fairseq_maelm.modules.attention.streams import hidden_keys
+from fairseq_maelm.modules.attention.streams import hidden_except
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions, predicted_positions
 
@@ -39,7 +39,7 @@ class SelfCrossDecoder(MaelmDecoder):
         else:
             positions = layout["positions"]
             if len(layout["visible_rows"]) != tokens.numel() or in_graphs(self.layers, states):
-                hidden = hidden_keys(layout, tokens)
+                hidden = hidden_except(layout["visible_rows"], *tokens.shape)
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         bias = AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
         layers: list[Any] = [layer.cross_attn for layer in self.layers]

@@ -9,7 +9,7 @@ from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_keys, hidden_masks, join
+from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_except, join
 from fairseq_maelm.modules.output_positions import OutputPositions, unseen_outputs, unseen_positions
 
 
@@ -93,11 +93,12 @@ class SharedDecoder(nn.Module):
         config, tokens, masks_at = encoder.layer_config, visible.tokens, unseen_positions(layout)
         length, places = layout["padded_length"], masks_at.slots % layout["padded_length"]
         of_distance = None if visible.bias is None else visible.bias.of_distance
-        own_places, own_hidden = masks_at.pad(places, len(tokens)), hidden_masks(masks_at, len(tokens))
+        own_places = masks_at.pad(places, len(tokens))
+        own_hidden = hidden_except(masks_at.rows, *own_places.shape)
         masks_bias = AttentionBias(
             of_distance,
             torch.cat([layout["positions"], own_places], dim=1),
-            hidden=torch.cat([hidden_keys(layout, tokens), own_hidden], dim=1),
+            hidden=torch.cat([hidden_except(layout["visible_rows"], *tokens.shape), own_hidden], dim=1),
             query_positions=own_places,
         )
         positions = torch.arange(length, device=places.device)[None]

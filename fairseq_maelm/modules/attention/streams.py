@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_maelm.batch import Layout
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.local import block_size, windowed
 from fairseq_maelm.modules.attention.rotary import Rotation, split_rotated, turn
@@ -170,19 +169,13 @@ def join(visible: Tensor, masks: Tensor) -> Tensor:
     return torch.cat([visible.flatten(0, 1), masks])
 
 
-def hidden_keys(layout: Layout, tokens: Tensor) -> Tensor:
-    """Return <bool>[B, S], True at encoder states that a decoder must not read: padding, and those left out of it.
+def hidden_except(rows: Tensor, sequences: int, length: int) -> Tensor:
+    """Return <bool>[B, S], True at keys that no query may read: all but ``rows`` <int64>[N] of the flattened [B, S].
 
     Args:
-        layout: layout of the batch.
-        tokens: <int64>[B, S] the encoder's input.
+        rows: indices of the keys that may be read.
+        sequences: B.
+        length: S.
     """
-    hidden = torch.ones(tokens.numel(), dtype=torch.bool, device=tokens.device)
-    return hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
-
-
-def hidden_masks(masks_at: OutputPositions, sequences: int) -> Tensor:
-    """Return <bool>[B, Q], True where there is no mask to read."""
-    rows = masks_at.rows
-    hidden = torch.ones(sequences * masks_at.length, dtype=torch.bool, device=rows.device)
-    return hidden.index_fill(0, rows, False).view(sequences, -1)
+    hidden = torch.ones(sequences * length, dtype=torch.bool, device=rows.device)
+    return hidden.index_fill(0, rows, False).view(sequences, length)

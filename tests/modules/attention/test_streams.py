@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_masks
+from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_except
 from fairseq_maelm.modules.output_positions import OutputPositions, unseen_outputs, unseen_positions
 
 SEQUENCES, LENGTH, MASKS, HEADS, WIDTH = 2, 5, 3, 2, 4
@@ -74,6 +74,6 @@ def test_masks_that_the_encoder_sees_have_no_second_rows() -> None:
     unseen = unseen_positions(layout)
     assert (unseen.slots.tolist(), unseen.rows.tolist(), unseen.length) == ([10, 11, 14], [3, 4, 5], 3)
     hidden = [[True] * 3, [False] * 3, [True] * 3]
-    assert hidden_masks(unseen, 3).tolist() == hidden
+    assert hidden_except(unseen.rows, 3, unseen.length).tolist() == hidden
     dropped = batch_of(sequences, masked)[0]["layout"]
     assert unseen_positions(dropped).slots.tolist() == dropped["predicted_slots"].tolist() == [1, 4, 10, 11, 14, 19]
