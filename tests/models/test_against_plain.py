@@ -64,6 +64,7 @@ def precise_enough(model):
         ({**MODERN, "encoder_layers": 3, "local_attention": 3, "local_rotary_base": 500}, False),
         ({**MODERN, "encoder_layers": 3, "local_attention": 4, "decoder_layers": 0}, True),
         ({"encoder_layers": 3, "local_attention": 4, "global_every": 2}, False),
+        ({"encoder_layers": 2, "local_attention": 4, "decoder_layers": 0}, True),
         ({"positions": "rotary"}, False),
         ({"decoder_positions": "rotary"}, False),
         ({"positions": "rotary", "decoder_positions": "absolute"}, False),

@@ -66,6 +66,7 @@ NARROW = {"decoder_embed_dim": 16, "decoder_attention_heads": 2}
         *(({"decoder_attention": a, "decoder_layers": n}, None) for a in DECODER_ATTENTION for n in (1, 2)),
         *(({**ALONE, "encoder_layers": layers}, view) for layers in (1, 2) for view in (KEPT, RANDOM)),
         ({**ALONE, "relative_buckets": "none"}, KEPT),
+        ({**ALONE, "local_attention": 4}, KEPT),
         (NARROW, None),
     ],
     ids=str,
@@ -164,6 +165,18 @@ def test_the_encoders_last_layer_leaves_them_out_without_a_decoder(family):
     model.register_classification_head("sentence", 3)
     assert rows_through(last.fc1, model, net_input, classification_head_name="sentence") == 4
     assert rows_through(first.fc1, model, net_input, classification_head_name="sentence") == 4 * 30
+
+
+@pytest.mark.parametrize("length", [30, 130], ids=["whole", "blocks"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_head_on_sentences_reads_a_local_last_layer(family, length, training):
+    model = model_of(**family, decoder_layers=0, local_attention=4, max_positions=140).train(training)
+    model.register_classification_head("sentence", 3)
+    net_input, _ = batch([length, 7], [[], []], KEPT)
+    scores, _ = model(**net_input, classification_head_name="sentence")
+    states, _ = model(**net_input, features_only=True)
+    torch.testing.assert_close(scores, model.classification_heads["sentence"](states), rtol=1e-5, atol=1e-5)
+    scores.sum().backward()
 
 
 def test_dropout_reaches_the_last_layer(family):

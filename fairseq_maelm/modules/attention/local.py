@@ -52,7 +52,8 @@ def attend_local(
         query: <float>[B, H, S, d_h].
         key: as ``query``.
         value: as ``query``.
-        bias: bias without a window; it must have the tokens' positions, ascending in each sequence.
+        bias: bias without a window; it must have the tokens' positions, ascending in each sequence. Its
+            ``query_positions`` are ignored, because all tokens have queries here.
         window: width of the window in tokens.
         dropout: probability of dropping an attention weight, in [0, 1).
         method: how to compute long sequences; short ones (at most ``_DENSE_BLOCKS`` blocks) are computed whole.
@@ -60,6 +61,8 @@ def attend_local(
     Returns:
         <float>[B, H, S, d_h]. Results at padding are undefined.
     """
+    if bias.query_positions is not None:
+        bias = AttentionBias(bias.of_distance, bias.positions, bias.lengths, bias.hidden)
     length, size = query.shape[2], block_size(window)
     if method is LocalMethod.WHOLE or length <= _DENSE_BLOCKS * size:
         return attend(query, key, value, windowed(bias, window), dropout)
