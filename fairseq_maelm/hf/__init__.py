@@ -37,6 +37,8 @@ _DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_la
 _DEEPEST = 1000
 # Larger numbers of config.json must be the size of a weight. Smaller ones need not: computed positions have no table.
 _COMMON = 100_000
+# Numbers that are no sizes: transformers writes 10^30 where no length is known.
+_NO_SIZES = ("model_max_length", "global_rope_theta", "local_rope_theta")
 # A model may have this many times the parameters of its weight files: poolers and new heads are not in them.
 _SLACK = 2
 
@@ -82,7 +84,7 @@ def _checked_config(folder: Path, auto_class: Any, **safely: Any) -> Any:
     options = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     largest = max((_COMMON, *(size for shape in shapes.values() for size in shape)))
     for name, value in options.items():
-        if type(value) is int and value > (_DEEPEST if name in _DEPTHS else largest):
+        if type(value) is int and name not in _NO_SIZES and value > (_DEEPEST if name in _DEPTHS else largest):
             raise ValueError(f"config.json has {name} {value}, which does not match the weights")
     config = transformers.AutoConfig.from_pretrained(folder, **safely)
     config._attn_implementation = "eager"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.files.optional_imports import import_transformers
 from fairseq_maelm.interop.export.target import Target
@@ -212,7 +213,9 @@ def open_model(folder: Path, target: Target, strict: bool = True) -> Any:
         model, report = open_pretrained(target.auto_class, folder, output_loading_info=True)
     if type(model).__name__ != target.class_name:
         raise ValueError(f"transformers opens {folder} as {type(model).__name__} and not as {target.class_name}")
-    wrong = {kind: sorted(map(str, names)) for kind, names in report.items() if kind.endswith("keys") and names}
+    unused = set() if target.kept is None else {FAMILIES[target.format].prefix + name for name in target.kept.weights}
+    found = {kind: sorted(set(map(str, names)) - unused) for kind, names in report.items() if kind.endswith("keys")}
+    wrong = {kind: names for kind, names in found.items() if names}
     if strict and wrong:
         raise ValueError(f"the weights in {folder} do not match transformers' {target.class_name}: {wrong}")
     return model.eval().float()

@@ -53,6 +53,13 @@ class LoadedCheckpoint:
         return kept if kept is not None and kept.config["model_type"] == kind else None
 
     @property
+    def imported_head(self) -> str:
+        """The transformers class of the source, if the checkpoint has the source's fine-tuned head; otherwise ""."""
+        # Fine-tuning has a task of its own, and pretraining has no heads.
+        files = self.source_files if self.checkpoint.heads and self.checkpoint.task_name == "maelm" else None
+        return "" if files is None else str(files.config["architectures"][0])
+
+    @property
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer of the hub interface."""
         return open_tokenizer(str(self.tokenizer_file), self.dictionary)

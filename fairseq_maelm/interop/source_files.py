@@ -7,6 +7,7 @@ stores in another form.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,8 +27,10 @@ CONFIG_FILE = "config.json"
 _OTHER_FILES = (
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", MODEL_FILE, "spiece.model"),
-    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
 )
+# sentence-transformers keeps its modules after the encoder in folders such as 1_Pooling and 2_Dense.
+_MODULE_FILE = re.compile(r"[1-9]\d*_[A-Za-z]+/(config\.json|model\.safetensors|pytorch_model\.bin)")
 _POSITIONS, _TOKEN_TYPES = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _POOLER = ("pooler.dense.weight", "pooler.dense.bias")
 # Weights that our model lacks or stores in another form: our position table includes token type 0 and begins at row 0.
@@ -90,7 +93,9 @@ class SourceFiles:
             elif name == _POSITIONS and name in self.weights:
                 weight = self._positions(weight[-positions:])
             restored[full_name] = weight if name == _POSITIONS else self.weights.get(name, weight)
-        return restored
+        poolers = {f"{family.prefix}{name}": self.weights[name] for name in _POOLER if name in self.weights}
+        # A masked language model does not use a pooler, but stock encoders that open its folder do.
+        return restored if any(name.endswith(_POOLER) for name in restored) else restored | poolers
 
     def _positions(self, ours: Tensor) -> Tensor:
         """Return the source's position table, updated from our rows <float>[positions, D].
@@ -111,8 +116,10 @@ def kept_weights(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def kept_files(folder: Path) -> dict[str, bytes]:
-    """Return a source's config.json and tokenizer files, name -> content."""
-    found = {name: read_regular(folder / name) for name in (CONFIG_FILE, *_OTHER_FILES) if (folder / name).is_file()}
+    """Return a source's config.json and the files of its tokenizer and of sentence-transformers, name -> content."""
+    modules = sorted(path.relative_to(folder).as_posix() for path in folder.glob("[1-9]*_*/*"))
+    names = [CONFIG_FILE, *_OTHER_FILES, *filter(_MODULE_FILE.fullmatch, modules)]
+    found = {name: read_regular(folder / name) for name in names if (folder / name).is_file()}
     return {name: content for name, content in found.items() if content}
 
 
@@ -136,7 +143,8 @@ def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | Non
             if rest:
                 found[kind][rest] = tensor.numpy().tobytes() if kind == "file" else tensor.float()
         order = tensors["order"]
-        known = found["file"].keys() <= {CONFIG_FILE, *_OTHER_FILES} and found["weight"].keys() <= {*_KEPT_WEIGHTS}
+        names = {name for name in found["file"] if not _MODULE_FILE.fullmatch(name)}
+        known = names <= {CONFIG_FILE, *_OTHER_FILES} and found["weight"].keys() <= {*_KEPT_WEIGHTS}
         if not known or not torch.equal(order.sort().values, torch.arange(len(order))):
             raise ValueError("its content is not what maelm import writes")
         source = SourceFiles(order, int(tensors["vocabulary"]), found["file"], found["weight"])

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT_SETTINGS
-from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES, Target
+from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES, Target, labels_of
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 
 # Settings that a family names differently, by their common names.
@@ -29,7 +29,9 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
             settings["architectures"] = [target.class_name]
         if config.positions == "rotary":
             settings["max_position_embeddings"] = config.max_positions
-        return settings
+        labels = target.labels
+        unchanged = labels is None or labels == labels_of(settings, len(labels))
+        return settings if unchanged else settings | _label_settings(target)
     settings = {
         "architectures": [target.class_name],
         "model_type": target.format,
@@ -63,12 +65,19 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
         settings["embedding_size"] = config.encoder_embed_dim
     elif target.format == "maelm":
         settings |= _maelm_settings(source, target)
-    if target.labels is not None:
-        settings["id2label"] = {str(number): label for number, label in enumerate(target.labels)}
-        settings["label2id"] = {label: number for number, label in enumerate(target.labels)}
-        if target.architecture == "sequence-classification" and len(target.labels) == 1:
-            settings["problem_type"] = "regression"
-    return settings
+    return settings | _label_settings(target)
+
+
+def _label_settings(target: Target) -> dict[str, Any]:
+    if target.labels is None:
+        return {}
+    names = dict(enumerate(target.labels))
+    regresses = target.architecture == "sequence-classification" and len(names) == 1
+    return {
+        "id2label": {str(number): label for number, label in names.items()},
+        "label2id": {label: number for number, label in names.items()},
+        **({"problem_type": "regression"} if regresses else {}),
+    }
 
 
 def _modernbert_settings(source: LoadedCheckpoint) -> dict[str, Any]:

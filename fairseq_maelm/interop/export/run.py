@@ -109,8 +109,16 @@ def _choose(source: LoadedCheckpoint, settings: ExportSettings) -> Target:
     kept = source.source_files if form == source.imported_as else None
     if kept is not None and DTYPES[settings.dtype] == torch.float16:
         kept = kept.with_type_0_in_positions()
-    # A complete folder has our ids, as its checkpoint. Heads were trained with our separators between two texts.
-    return target if kept is None or target.head is not None or settings.complete else replace_fields(target, kept=kept)
+    # A complete folder has our ids, as its checkpoint. Heads of fine-tuning were trained with our separators between
+    # two texts, and heads of the source with its own.
+    ours = settings.complete or (target.head is not None and not source.imported_head)
+    if source.imported_head and target.head is not None and kept is None:
+        logger.warning(
+            "the head came with the imported model, but --format %s joins two texts by other separators: scores of "
+            "single texts are equal to that model's, those of pairs are not",
+            form,
+        )
+    return target if kept is None or ours else replace_fields(target, kept=kept)
 
 
 def write_checkpoint(source: LoadedCheckpoint, folder: Path, output: Path) -> Export:

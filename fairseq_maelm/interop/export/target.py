@@ -151,7 +151,8 @@ def _trained_for(source: LoadedCheckpoint, head: str | None) -> str:
         return "encoder"
     if not isinstance(source.model.classification_heads[_head(source, head)], TokenHead):
         return "sequence-classification"
-    return "question-answering" if source.checkpoint.task_name == "maelm_squad" else "token-classification"
+    answers = source.checkpoint.task_name == "maelm_squad" or source.imported_head.endswith("ForQuestionAnswering")
+    return "question-answering" if answers else "token-classification"
 
 
 def _head(source: LoadedCheckpoint, name: str | None) -> str:
@@ -189,7 +190,16 @@ def _target(source: LoadedCheckpoint, form: str, architecture: str, head: str | 
         if outputs != len(_START_AND_END):
             raise ValueError(f"an answer has a start and an end, but the head {name!r} has {outputs} outputs")
         return Target(form, architecture, name, _START_AND_END)
+    own = labels_of(source.source_files.config, outputs) if source.imported_head and source.source_files else None
+    if labels is None and own is not None:
+        return Target(form, architecture, name, own)
     return Target(form, architecture, name, _labels(source.data / _LABEL_FILES[architecture], outputs, labels))
+
+
+def labels_of(config: dict[str, Any], outputs: int) -> tuple[str, ...]:
+    """Return the names of a head's outputs by a config.json, with transformers' default."""
+    names = config.get("id2label") or {}
+    return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs))
 
 
 def _labels(usual: Path, outputs: int, given: Path | None) -> tuple[str, ...]:

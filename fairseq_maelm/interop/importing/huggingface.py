@@ -63,8 +63,14 @@ def open_folder(folder: Path) -> Source:
     architecture = _architecture(folder, config, theirs)
     head, kept = _HEAD_NAMES.get(architecture), kept_weights(theirs)
     weights = convert_weights(folder, config, theirs, architecture, head)
-    rows, pad = len(weights["encoder.embed_tokens.weight"]), padding(config)
-    vocabulary = read_vocabulary(folder, rows, pad)
+    # In other families padding is hidden by the attention mask alone, whatever its id.
+    counts_from_padding = FAMILIES[config["model_type"]].position_offset > 0
+    vocabulary = read_vocabulary(
+        folder,
+        rows=len(weights["encoder.embed_tokens.weight"]),
+        pad=padding(config) if counts_from_padding else None,
+        like_bert=not counts_from_padding,
+    )
 
     from fairseq_maelm.hf import open_pretrained  # imports transformers
 

@@ -28,7 +28,7 @@ FILLER = "madeupword"
 
 _SETTINGS = "tokenizer_config.json"
 
-# Our special symbols in order, each with its names in tokenizer_config.json and its usual spellings.
+# Our special symbols in order, each with its names in tokenizer_config.json and its spellings in RoBERTa and in BERT.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "<s>": (("cls_token", "bos_token"), ("<s>", "[CLS]")),
     "<pad>": (("pad_token",), ("<pad>", "[PAD]")),
@@ -38,12 +38,17 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def read_vocabulary(folder: Path, rows: int, pad: int | None) -> SourceVocabulary:
+def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = False) -> SourceVocabulary:
     """Order the embeddings of a model as a fairseq dictionary: <s>, <pad>, </s>, <unk>, all other tokens, <mask>.
 
     RoBERTa and MPNet already have this order, so their ids do not change. The folder's tokenizer.json is renumbered to
-    our ids, but text is tokenized with the folder's sentencepiece model if there is one. ``rows`` is the number of
-    embeddings, and ``pad`` the model's padding id, or None.
+    our ids, but text is tokenized with the folder's sentencepiece model if there is one.
+
+    Args:
+        folder: of the source.
+        rows: number of embeddings.
+        pad: the padding id on which the model's outputs depend; None if they do not depend on it.
+        like_bert: special tokens that no file names are spelled as in BERT, if the vocabulary has them.
     """
     tokenizer = open_source_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
@@ -51,7 +56,7 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None) -> SourceVocabular
         raise refuse(
             folder, f"its tokenizer has the id {max(numbers.values())}, but its model has only {rows} embeddings"
         )
-    special = _special_numbers(folder, numbers)
+    special = _special_numbers(folder, numbers, like_bert)
     if pad not in (None, special["<pad>"]):
         raise refuse(folder, f"the id of padding is {special['<pad>']} in its tokenizer, but {pad} in its model")
     first, last = [special[symbol] for symbol in FAIRSEQ_SYMBOLS], special[MASK_SYMBOL]
@@ -64,12 +69,13 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None) -> SourceVocabular
     if order != list(range(rows)):
         content = renumber(content, {theirs: ours for ours, theirs in enumerate(order)}, folder)
     files = {TOKENIZER_FILE: content.encode("utf-8")}
-    if (folder / MODEL_FILE).is_file():
+    if (folder / MODEL_FILE).is_file() and not _added_words(tokenizer, folder):
         symbols = _check_pieces(folder, symbols)
         files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
     encode = encode_of(tokenizer)
     if file.is_file():
         _warn_of_other_tokens(folder, encode)
+    _warn_of_special_tokens(folder)
     return SourceVocabulary(order, symbols, files, encode)
 
 
@@ -82,7 +88,12 @@ def _warn_of_other_tokens(folder: Path, encode: Callable[[str], list[int]]) -> N
 
     try:
         theirs = open_pretrained("AutoTokenizer", folder)
-    except ValueError:  # some classes cannot read this tokenizer.json, which is enough for an import
+    except ValueError as error:  # this tokenizer.json is enough for an import
+        logger.warning(
+            "transformers cannot open the tokenizer of %s (%s), so that its %s was compared with no other. An export "
+            "has the same files, which transformers cannot open either",
+            folder, error, TOKENIZER_FILE,
+        )  # fmt: skip
         return
     wrong = differences(
         lambda text: list(theirs(text, add_special_tokens=False, verbose=False)["input_ids"]), encode, ORDINARY_STRINGS
@@ -106,11 +117,15 @@ def open_source_tokenizer(folder: Path) -> Any:
     if (folder / _SETTINGS).is_file():
         check_numbers(folder, read_json(folder / _SETTINGS), _SETTINGS)
     try:
-        return open_pretrained("AutoTokenizer", folder).backend_tokenizer
-    except (ValueError, AttributeError) as error:  # tokenizers that are written in Python raise AttributeError
+        tokenizer = open_pretrained("AutoTokenizer", folder)
+    except ValueError as error:
         raise ValueError(
             f"transformers finds no tokenizer in {folder} ({error}): put {TOKENIZER_FILE} or {MODEL_FILE} there"
         ) from error
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        kind = type(tokenizer).__name__
+        raise refuse(folder, f"its tokenizer, {kind}, is Python code that no {TOKENIZER_FILE} can replace")
+    return tokenizer.backend_tokenizer
 
 
 def encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
@@ -120,17 +135,43 @@ def encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
     return lambda text: list(encode_text(tokenizer, text).ids)
 
 
-def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
-    """Return the source's id for each of our special symbols."""
+def _added_words(tokenizer: Any, folder: Path) -> set[str]:
+    """Return the ordinary tokens that were added to the pieces of a sentencepiece model, which it cannot produce."""
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special}
+    return added.difference(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
+
+
+def _warn_of_special_tokens(folder: Path) -> None:
+    """Log a warning if the source has special tokens without a role: only roles have symbols in our dictionary."""
+    named = _named_tokens(folder)
+    # The second is the name in version 5 of transformers.
+    extra = named.get("additional_special_tokens") or named.get("extra_special_tokens") or []
+    if isinstance(extra, list) and extra:
+        text = extra[0]["content"] if isinstance(extra[0], dict) else extra[0]
+        logger.warning(
+            "%s has special tokens without a role, such as %s: in texts, they are ordinary characters here, but one "
+            "token for transformers. To train them, make them ordinary tokens of the source "
+            "(tokenizer.add_tokens) before the import",
+            folder, ascii(text),
+        )  # fmt: skip
+
+
+def _named_tokens(folder: Path) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for name in ("special_tokens_map.json", _SETTINGS):
         if (folder / name).is_file():
             named |= read_json(folder / name)
+    return named
+
+
+def _special_numbers(folder: Path, numbers: dict[str, int], like_bert: bool) -> dict[str, int]:
+    """Return the source's id for each of our special symbols."""
+    named = _named_tokens(folder)
     found: dict[str, int] = {}
     for symbol, (roles, spellings) in _ROLES.items():
         given = [each["content"] if isinstance(each, dict) else each for each in map(named.get, roles)]
-        candidates = [*given, *spellings]
-        if symbol == "<unk>":
+        candidates = [*given, *(reversed(spellings) if like_bert else spellings)]
+        if symbol == "<unk>" and not like_bert:
             # MPNet has both "<unk>" and, among the ordinary tokens, "[UNK]", which its tokenizer uses.
             candidates = [symbol, *candidates]
         place = next((numbers[each] for each in candidates if each in numbers), None)
@@ -173,10 +214,12 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
     """Return the content of a tokenizer.json with new token ids; ``where`` is named in error messages."""
     state = json.loads(content)
     model = state["model"]
+    # Padding has an id too, and texts are padded and cut by programs that know the model.
+    state["padding"] = state["truncation"] = None
     _add_to_model(model, state["added_tokens"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = {token: number_of[number] for token, number in model["vocab"].items()}
-    elif model.get("type") == "Unigram":
+    elif model.get("type", "Unigram") == "Unigram":  # old files do not name the type
         model["vocab"], model["unk_id"] = _renumber_unigram(model, number_of)
     else:
         raise refuse(where, f"the tokens of a tokenizer of type {model.get('type')!r} cannot be renumbered")

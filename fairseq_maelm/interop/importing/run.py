@@ -47,7 +47,8 @@ def download(name: str) -> Path:
         import huggingface_hub
     except ImportError as error:
         raise ValueError("--download needs huggingface_hub: pip install 'fairseq_maelm[hf]'") from error
-    settings = ["*.json", "*.txt", "*.model"]
+    # The last two are for modules of sentence-transformers, such as 2_Dense.
+    settings = ["*.json", "*.txt", "*.model", "[1-9]_*/model.safetensors", "[1-9]_*/pytorch_model.bin"]
     try:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*settings, "model*.safetensors"]))
         if not any(folder.glob("model*.safetensors")):

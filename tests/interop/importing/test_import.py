@@ -344,4 +344,5 @@ def test_a_model_is_downloaded_by_its_name(
     cli.main([*words, "--download"])
     assert "masked-lm scores: largest difference" in capsys.readouterr().out
     assert "| source | FacebookAI/roberta-base |" in (tmp_path / "imported" / "README.md").read_text()
-    assert asked[1:] == [["*.json", "*.txt", "*.model", "model*.safetensors"]]
+    modules = [f"[1-9]_*/{name}" for name in ("model.safetensors", "pytorch_model.bin")]
+    assert asked[1:] == [["*.json", "*.txt", "*.model", *modules, "model*.safetensors"]]

@@ -1,0 +1,199 @@
+"""What published folders have besides an encoder and an LM head: heads, modules, added tokens, and odd settings."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_maelm import MaelmModel
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
+from fairseq_maelm.interop.export.run import Export, ExportSettings, export
+from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.text.imported import TOKENIZER_FILE, open_encoder
+from fairseq_maelm.text.vocabulary import MODEL_FILE
+
+from . import sources
+from .sources import transformers
+
+safetensors = pytest.importorskip("safetensors.torch")
+
+PAIR = ("The old ship.", "A rope is old.")
+LABELS = {0: "no", 1: "maybe", 2: "yes"}
+
+
+def there_and_back(source: Path, tmp_path: Path, **settings: Any) -> Export:
+    import_model(source, tmp_path / "imported")
+    return export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "out", ExportSettings(**settings))
+
+
+def tokenizer_of(folder: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def with_head(folder: Path, kind: str, **settings: Any) -> Path:
+    """Replace a folder's LM head by another one, with random weights."""
+    config = transformers.AutoConfig.from_pretrained(folder, **settings)
+    torch.manual_seed(1)
+    model = getattr(transformers, kind)(config)
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * 0.2
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder)
+    return folder
+
+
+def in_berts_own_form(folder: Path) -> Path:
+    """Replace tokenizer.json by vocab.txt, from which transformers builds BERT's template with two token types."""
+    numbers = json.loads((folder / TOKENIZER_FILE).read_text())["model"]["vocab"]
+    (folder / TOKENIZER_FILE).unlink()
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in sorted(numbers, key=numbers.get)))
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true, "tokenizer_class": "BertTokenizer"}')
+    return folder
+
+
+def test_a_classifier_of_pairs_comes_back_with_its_separators_and_labels(tmp_path: Path) -> None:
+    kind = "BertForSequenceClassification"
+    source = with_head(in_berts_own_form(sources.bert(tmp_path / "source")), kind, id2label=LABELS)
+    done = there_and_back(source, tmp_path)
+    scores = []
+    for folder in (source, done.folder):
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        assert type(model).__name__ == kind and model.config.id2label == LABELS
+        for texts in ((PAIR[0],), PAIR):
+            scores.append(model(**tokenizer_of(folder)(*texts, return_tensors="pt")).logits)
+    for theirs, ours in ((scores[0], scores[2]), (scores[1], scores[3])):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    assert (scores[0] - scores[1]).abs().max() > 0.01
+    assert (done.folder / "config.json").read_bytes() == (source / "config.json").read_bytes()
+
+
+def test_an_answering_model_comes_back_as_one(tmp_path: Path) -> None:
+    done = there_and_back(with_head(sources.bert(tmp_path / "source"), "BertForQuestionAnswering"), tmp_path)
+    assert done.target is not None and done.target.class_name == "BertForQuestionAnswering"
+
+
+def test_labels_of_the_source_may_be_replaced_and_its_separators_lost(tmp_path: Path, caplog: Any) -> None:
+    source = with_head(sources.roberta_folder(tmp_path / "source"), "RobertaForSequenceClassification", id2label=LABELS)
+    (tmp_path / "names").write_text("bad\nfair\ngood\n")
+    done = there_and_back(source, tmp_path, labels=tmp_path / "names")
+    assert json.loads((done.folder / "config.json").read_text())["id2label"]["2"] == "good"
+    assert "those of pairs are not" not in caplog.text
+    done = export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "as_maelm", ExportSettings(format="maelm"))
+    assert json.loads((done.folder / "config.json").read_text())["id2label"]["2"] == "yes"
+    assert "those of pairs are not" in caplog.text
+
+
+def test_the_pooler_of_a_masked_language_model_comes_back(tmp_path: Path) -> None:
+    source = with_head(sources.bert(tmp_path / "source"), "BertForPreTraining")
+    done = there_and_back(source, tmp_path)
+    assert done.target is not None and done.target.class_name == "BertForMaskedLM"
+    before, after = (safetensors.load_file(place / "model.safetensors") for place in (source, done.folder))
+    assert {name for name in before if name not in after} == {f"cls.seq_relationship.{x}" for x in ("weight", "bias")}
+    assert all(torch.equal(before[name], weight) for name, weight in after.items())
+
+
+def test_modules_of_sentence_transformers_come_back(tmp_path: Path) -> None:
+    source = with_head(sources.bert(tmp_path / "source"), "BertModel")
+    files = {"modules.json": b"[]", "2_Dense/config.json": b"{}", "2_Dense/model.safetensors": b"weights"}
+    (source / "2_Dense").mkdir()
+    for name, content in files.items():
+        (source / name).write_bytes(content)
+    (source / "2_Dense" / "code.py").write_text("never kept")
+    done = there_and_back(source, tmp_path)
+    assert {name: (done.folder / name).read_bytes() for name in files} == files
+    assert not (done.folder / "2_Dense" / "code.py").exists()
+
+
+def test_a_bert_with_the_tokenizer_of_xlm_roberta(tmp_path: Path) -> None:
+    """As multilingual-e5-small: padding is 1 in the tokenizer and 0 in the model, where nothing depends on it."""
+    tokenizer, model = sources.pieces(sources.folder_of(tmp_path / "source"))
+    source = sources.save(tmp_path / "source", "Bert", tokenizer, tokenizer.get_vocab_size() + 35, pad_token_id=0)
+    (source / MODEL_FILE).write_bytes(model)
+    done = there_and_back(source, tmp_path)
+    batch = tokenizer_of(source)(["The old ship.", "A"], padding=True, return_tensors="pt")
+    inside = batch["attention_mask"].bool()
+    theirs, ours = (transformers.AutoModel.from_pretrained(place).eval() for place in (source, done.folder))
+    assert torch.equal(theirs(**batch).last_hidden_state[inside], ours(**batch).last_hidden_state[inside])
+
+
+def test_words_that_were_added_to_pieces_are_tokens(tmp_path: Path, caplog: Any) -> None:
+    """The sentencepiece model does not know them; a special token without a role is named in a warning."""
+    source = sources.xlm_roberta(tmp_path / "source")
+    tokenizer = tokenizer_of(source)
+    tokenizer.add_tokens(["covfefe"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[DOC]"]})
+    tokenizer.save_pretrained(source)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(source)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(source)
+    done = there_and_back(source, tmp_path)
+    ours = MaelmModel.from_pretrained(str(tmp_path / "imported"))
+    text = "The covfefe and the ship."
+    tokens = list(tokenizer(text)["input_ids"])
+    assert tokenizer.convert_tokens_to_ids("covfefe") in tokens and len(ours.encode(text)) == len(tokens)
+    assert tokenizer_of(done.folder)(text)["input_ids"] == tokens
+    assert "special tokens without a role, such as '[DOC]'" in caplog.text
+    assert not (tmp_path / "imported" / MODEL_FILE).exists()
+
+
+def test_a_vocabulary_of_bert_may_contain_the_special_tokens_of_roberta(tmp_path: Path) -> None:
+    source = in_berts_own_form(sources.bert(tmp_path / "source"))
+    with (source / "vocab.txt").open("a") as file:
+        file.write("<s>\n</s>\n<pad>\n<mask>\n")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(source)
+    model.resize_token_embeddings(model.config.vocab_size + 4)
+    model.save_pretrained(source)
+    import_model(source, tmp_path / "imported")
+    hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
+    batch = tokenizer_of(source)(PAIR[0], return_tensors="pt")
+    expected = transformers.AutoModel.from_pretrained(source).eval()(**batch).last_hidden_state
+    torch.testing.assert_close(hub.extract_features(hub.encode(PAIR[0])), expected, rtol=0, atol=1e-5)
+
+
+def test_whole_rotary_bases_and_an_unknown_length_are_read(tmp_path: Path) -> None:
+    source = sources.modernbert_folder(tmp_path / "source")
+    path = source / "config.json"
+    config = json.loads(path.read_text())
+    for name in ("layer_types", "rope_parameters"):
+        config.pop(name, None)
+    config |= {"global_rope_theta": 160_000, "local_rope_theta": 10_000, "global_attn_every_n_layers": 3}
+    path.write_text(json.dumps({**config, "model_max_length": 10**30}))
+    assert import_model(source, tmp_path / "imported").agreements
+
+
+def test_a_unigram_tokenizer_without_a_type_and_with_padding_is_renumbered(tmp_path: Path) -> None:
+    source = sources.unigram(tmp_path / "source")
+    path = source / TOKENIZER_FILE
+    content = json.loads(path.read_text())
+    tokenizer = sources.tokenizers.Tokenizer.from_file(str(path))
+    expected = tokenizer.encode(PAIR[0], add_special_tokens=False).tokens
+    del content["model"]["type"]
+    content["padding"] = {
+        "strategy": {"Fixed": 32}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 1, "pad_type_id": 0,
+        "pad_token": "<pad>",
+    }  # fmt: skip
+    # Spare rows are in front of <mask>, so that its id changes.
+    path.write_text(json.dumps(content))
+    folder = import_model(source, tmp_path / "imported").folder
+    written = json.loads((folder / TOKENIZER_FILE).read_text())
+    assert written["padding"] is None
+    assert len(open_encoder(folder).encode([PAIR[0]])[0]) == len(expected) + 1  # </s>
+
+
+def test_a_tokenizer_written_in_python_is_refused(tmp_path: Path) -> None:
+    source = sources.bert(tmp_path / "source")
+    in_berts_own_form(source)
+    settings = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "basic"}
+    (source / "tokenizer_config.json").write_text(json.dumps({**settings, "subword_tokenizer_type": "wordpiece"}))
+    with pytest.raises(ValueError, match="BertJapaneseTokenizer, is Python code that no tokenizer.json can replace"):
+        import_model(source, tmp_path / "imported")
+
+
+def test_a_tokenizer_that_transformers_cannot_open_is_told(tmp_path: Path, caplog: Any) -> None:
+    source = sources.bert(tmp_path / "source")
+    settings = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "unheard of"}
+    (source / "tokenizer_config.json").write_text(json.dumps({**settings, **sources.BERT_NAMES}))
+    import_model(source, tmp_path / "imported")
+    assert "transformers cannot open the tokenizer of" in caplog.text
