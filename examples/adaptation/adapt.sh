@@ -18,7 +18,9 @@ DROPOUT=${DROPOUT:-0}      # 0 for ModernBERT and Ettin, 0.1 for encoders like B
 MODEL=(--arch maelm --finetune-from-model "$CHECKPOINT" --decoder-attention shared
        --dropout "$DROPOUT" --attention-dropout "$DROPOUT")
 MASKS=(--masked-input dropped --mask-prob 0.3 --leave-unmasked-prob 0 --random-token-prob 0 --protect-special-tokens)
+# Without the multiple of 1, fairseq would leave room in batches of shorter sequences.
 BATCH=(--tokens-per-sample 512 --sample-break-mode complete_doc --max-tokens $((512 * SEQUENCES))
+       --required-batch-size-multiple 1
        --update-freq $((32 / (GPUS * SEQUENCES))) --distributed-world-size "$GPUS" --num-workers 2 --precision bf16)
 OPTIMIZER=(--optimizer fused_adamw --adam-betas '(0.9, 0.98)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0)
 SCHEDULE=(--lr-scheduler polynomial_decay --lr "$LR" --warmup-updates 50

@@ -1,5 +1,6 @@
 """Continued pretraining: the recipe settings that follow from the checkpoint."""
 
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def _updates(recipe: dict[str, Any], data: list[Path]) -> int:
     ratio = float(recipe["options"].get("general-ratio") or 0.0)
     if 0.0 <= ratio < 1.0:  # fairseq-train refuses all others
         tokens = round(tokens / (1.0 - ratio))
-    return round(float(recipe["passes"]) * tokens / (int(recipe["batch-sequences"]) * recipe["sequence-length"]))
+    return math.ceil(float(recipe["passes"]) * tokens / (int(recipe["batch-sequences"]) * recipe["sequence-length"]))
 
 
 def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:

@@ -93,6 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Pretrain, or print the fairseq-train command."""
     folders = [Path(folder) for folder in args.data.split(":")]
+    shards = sorted(path.parent for path in folders[0].glob("*/dict.txt"))
+    if not (folders[0] / "dict.txt").is_file() and shards:
+        raise UsageError(f"{folders[0]} is a folder of shards: give {':'.join(map(str, shards))} as DATA")
     if not (folders[0] / "dict.txt").is_file():
         raise FileNotFoundError(
             f"there is no dict.txt in {folders[0]}: DATA must be the folder of `maelm prepare corpus`"
@@ -124,7 +127,7 @@ def _setting(text: str) -> tuple[str, Any]:
     name = name.replace("_", "-")
     if not equals or name in _COMPUTED:
         raise UsageError(f"--set {text}: give {_COMPUTED.get(name, 'NAME')}=VALUE")
-    chosen = _WORDS.get(value, number_if_it_is_one(value))
+    chosen = _WORDS.get(value.lower(), number_if_it_is_one(value))
     is_size = name in (*_SIZES, "max-update") and (name, chosen) != ("sequences-per-gpu", "auto")
     if is_size and not (type(chosen) is int and chosen > 0):
         raise UsageError(f"--set {text}: {name} must be a whole number of at least 1")
@@ -180,9 +183,12 @@ def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNK
     batch, length, share = (int(recipe[name]) for name in _SIZES)
     step = max(1, machine.gpus) * share
     if batch % step:
+        # No number of sequences each divides a batch that the GPUs do not divide.
+        nearest = step * max(1, round(batch / step))
+        other = f"batch-sequences={nearest}" if batch % max(1, machine.gpus) else "sequences-per-gpu=..."
         raise ValueError(
             f"the batch of {batch} sequences is not a multiple of {step} ({max(1, machine.gpus)} GPUs with {share} "
-            "sequences each): change --gpus, or --set sequences-per-gpu=..."
+            f"sequences each): change --gpus, or --set {other}"
         )
     own = {
         "tokens-per-sample": length,

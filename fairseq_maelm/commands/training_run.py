@@ -47,7 +47,8 @@ def after_interrupt(args: argparse.Namespace) -> str:
     from fairseq_maelm.fairseq_fixes.save_folder import checkpoint_files  # imports fairseq
 
     if checkpoint_files(args.output, ""):
-        return f"the same command resumes from the last checkpoint in {args.output}"
+        command = "the same command without --replace" if args.replace else "the same command"
+        return f"{command} resumes from the last checkpoint in {args.output}"
     return "no checkpoint has been saved, so the same command starts again"
 
 
@@ -62,9 +63,15 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
     Raises:
         ValueError: fairseq-train does not accept the options, or the save folder holds a run with other settings.
     """
-    inputs = [*map(Path, words[1].split(":")), *([args.checkpoint.parent] if args.checkpoint else [])]
-    if args.output.resolve() in [each.resolve() for each in inputs]:
+    general = getattr(args, "general_data", None)
+    inputs = [Path(folder).resolve() for folder in (*words[1].split(":"), *(general.split(":") if general else ()))]
+    inputs += [args.checkpoint.parent.resolve()] if args.checkpoint else []
+    output = args.output.resolve()
+    if output in inputs:
         raise UsageError(f"--output {args.output} is the folder of the data or of --checkpoint: name another folder")
+    moved = [each for each in inputs if each.is_relative_to(output)]
+    if args.replace and moved:
+        raise UsageError(f"--replace would rename {args.output} with {moved[0]}, which this run reads: move that first")
     configuration = configuration_of(words[1:])
     if args.dry_run:
         sys.stdout.write(f"{shlex.join(words)}\n")
@@ -185,7 +192,7 @@ def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     for option, size in (("batch_size", "batch of examples"), ("max_tokens", "batch of tokens")):
         share = sections["dataset"].get(option)
         chosen["dataset", size] = None if share is None else share * steps
-    for name in (("task", "data"), ("checkpoint", "finetune_from_model")):
+    for name in (("task", "data"), ("task", "general_data"), ("checkpoint", "finetune_from_model")):
         if chosen.get(name):
             chosen[name] = ":".join(map(os.path.realpath, chosen[name].split(":")))
     return {name: value for name, value in chosen.items() if name[1] not in _FREE}

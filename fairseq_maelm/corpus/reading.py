@@ -20,6 +20,8 @@ _OTHER_FORMATS = {
     **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "a table: write its texts to a .txt file, or each row as a "
                     "record to a .jsonl file; `maelm prepare sentences` reads tables for fine-tuning"),
     ".json": "one JSON value: write one record per line to a .jsonl file",
+    **dict.fromkeys((".bz2", ".zip", ".zst", ".7z", ".tar"), "compressed in a way that is not read: unpack "
+                    "it, or compress its files by gzip or xz"),
 }  # fmt: skip
 
 
@@ -69,7 +71,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _source(path: Path, json_field: str) -> Source:
-    uncompressed_name = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
+    uncompressed_name = path.with_suffix("") if path.suffix.lower() in (".gz", ".xz") else path
     suffix = uncompressed_name.suffix.lower()
     if suffix in _OTHER_FORMATS:
         raise CorpusError(f"{path} is {_OTHER_FORMATS[suffix]}")

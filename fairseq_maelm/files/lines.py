@@ -14,9 +14,9 @@ from fairseq_maelm.text.cleaning import checked_text
 
 def decompressed(path: Path, stream: BinaryIO) -> BinaryIO:
     """Decompress a stream if the file's name ends in .gz or .xz."""
-    if path.suffix == ".gz":
+    if path.suffix.lower() == ".gz":
         return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
-    if path.suffix == ".xz":
+    if path.suffix.lower() == ".xz":
         return cast(BinaryIO, lzma.LZMAFile(stream))
     return stream
 

@@ -139,8 +139,13 @@ class MaelmTask(EncoderTask):
             word_starts=word_starts(dictionary) if cfg.mask_whole_words else None,
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
-        rates = (cfg.valid_mask_prob, cfg.mask_prob_end, cfg.mask_prob)
-        self.validation_scheme = replace(self.scheme, mask_prob=next(rate for rate in rates if rate is not None))
+        rates = {
+            name: getattr(cfg, name) for name in ("valid_mask_prob", "mask_prob_end") if getattr(cfg, name) is not None
+        }
+        for name, rate in rates.items():
+            if not 0.0 < rate < 1.0:
+                raise ValueError(f"--{name.replace('_', '-')} must be between 0 and 1, both excluded, not {rate}")
+        self.validation_scheme = replace(self.scheme, mask_prob=next(iter(rates.values()), cfg.mask_prob))
         check_general_options(cfg)
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Set by build_model, which fairseq calls before it loads any data.
@@ -186,22 +191,25 @@ class MaelmTask(EncoderTask):
         """
         folders = utils.split_paths(self.cfg.data)
         if split == GENERAL and self.cfg.general_data is not None:
-            self.datasets[split] = self.dataset_of(split, self._general_files("valid", combine)[:1], MaskedBlockDataset)
+            # Only the first shard has a valid split.
+            first = split_files(self._general_folders()[0], "valid", combine=False)
+            self.datasets[split] = self.dataset_of(split, first, MaskedBlockDataset)
             return
         paths = shard_files(folders, split, epoch, combine)
         if not (split.startswith("train") and self.cfg.general_ratio):
             self.datasets[split] = self.dataset_of(split, paths, MaskedBlockDataset)
             return
-        mixed = self.dataset_of(split, [*paths, *self._general_files("train", combine)], MixedBlockDataset)
+        # Every epoch chooses blocks from all shards of the general text.
+        general = [path for folder in self._general_folders() for path in split_files(folder, "train", combine)]
+        mixed = self.dataset_of(split, [*paths, *general], MixedBlockDataset)
         self.datasets[split] = mixed.mix(mixed.blocks.blocks_of_files(len(paths)), self.cfg.general_ratio)
         counts = f"{mixed.domain_blocks:,}", f"{mixed.general_blocks:,}"
         logger.info("an epoch takes %s blocks of the domain and %s of the general text", *counts)
 
-    def _general_files(self, split: str, combine: bool) -> list[str]:
-        """Return a split's files in all shards of the general text; every epoch chooses blocks from all shards."""
-        folders = utils.split_paths(self.cfg.general_data)
+    def _general_folders(self) -> list[str]:
+        folders: list[str] = utils.split_paths(self.cfg.general_data)
         check_shards([utils.split_paths(self.cfg.data)[0], *folders])
-        return [path for folder in folders for path in split_files(folder, split, combine)]
+        return folders
 
     def dataset_of(self, split: str, paths: list[str], kind: type[_Blocks]) -> _Blocks:
         """Make a split's dataset from its file paths without suffixes.

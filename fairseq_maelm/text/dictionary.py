@@ -29,7 +29,11 @@ def load_dictionary(folder: str) -> Dictionary:
     dictionary = Dictionary.load(path)
     _check_manifest(folder, path)
     _check_sentencepiece(folder, dictionary)
-    dictionary.add_symbol(MASK)
+    if dictionary.add_symbol(MASK) != len(dictionary) - 1:
+        raise ValueError(
+            f"{path} lists {MASK} in line {dictionary.index(MASK) - dictionary.nspecial + 1}, but it must be the last "
+            "symbol or absent: remove the line, and binarize the text with the new file"
+        )
     return dictionary
 
 

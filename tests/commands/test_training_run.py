@@ -10,6 +10,8 @@ from end_to_end.small import LAST, contents, results
 from end_to_end.toy import run, toy_data
 
 import fairseq_maelm
+from fairseq_maelm import cli
+from fairseq_maelm.commands.pretrain import _setting
 from fairseq_maelm.commands.training_run import _refuse_other_settings, after_interrupt, different_settings
 
 __all__ = ["toy_data"]
@@ -114,7 +116,29 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
 
 
 def test_after_ctrl_c_it_is_said_what_the_same_command_does(tmp_path: Path) -> None:
-    args = argparse.Namespace(output=tmp_path)
+    args = argparse.Namespace(output=tmp_path, replace=False)
     assert after_interrupt(args) == "no checkpoint has been saved, so the same command starts again"
     (tmp_path / LAST).touch()
     assert after_interrupt(args) == f"the same command resumes from the last checkpoint in {tmp_path}"
+    args.replace = True
+    assert after_interrupt(args).startswith("the same command without --replace resumes from")
+
+
+def test_the_folder_of_shards_is_answered_with_the_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("shard00", "shard01"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "dict.txt").touch()
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["pretrain", str(tmp_path), "--output", str(tmp_path / "new"), "--recipe", "tiny"])
+    assert f"is a folder of shards: give {tmp_path}/shard00:{tmp_path}/shard01 as DATA" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("None", None), ("1e-3", 1e-3)])
+def test_words_of_python_and_of_yaml_are_values(text: str, value: Any) -> None:
+    assert _setting(f"mask_whole_words={text}") == ("mask-whole-words", value)
+
+
+def test_general_data_may_be_spelled_differently(tmp_path: Path) -> None:
+    before, now = configuration(), configuration()
+    before["task"]["general_data"], now["task"]["general_data"] = str(tmp_path), f"{tmp_path}/"
+    assert different_settings(before, now) == []

@@ -32,6 +32,7 @@ FORMATS: dict[str, Callable[[], bytes]] = {
     "two_members.gz": lambda: (
         gzip.compress(as_text(DOCUMENTS[:9]).encode() + b"\n") + gzip.compress(as_text(DOCUMENTS[9:]).encode())
     ),
+    "A.TXT.GZ": lambda: gzip.compress(as_text(DOCUMENTS).encode()),
     "a.txt.xz": lambda: lzma.compress(as_text(DOCUMENTS).encode()),
     "a.jsonl": lambda: json_lines(DOCUMENTS).encode(),
     "blank.jsonl": lambda: ("\ufeff" + json_lines(DOCUMENTS).replace("\n", "\n\n")).encode(),
@@ -120,6 +121,7 @@ BAD_CONTENT = {
     "cut.gz": (gzip.compress(b"abc" * 1000)[:-9], r"cut\.gz is damaged or truncated"),
     "cut.xz": (lzma.compress(as_text(DOCUMENTS).encode())[:-40], r"cut\.xz is damaged or truncated"),
     "plain.xz": (b"not compressed", r"plain\.xz is damaged or truncated"),
+    "a.txt.zst": (b"compressed", r"a\.txt\.zst is compressed in a way that is not read: unpack it"),
 }
 
 

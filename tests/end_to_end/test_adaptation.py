@@ -33,7 +33,7 @@ def domain(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def adapting(domain: Path, general: Path, checkpoint: Path, save_dir: Path, *options: object) -> list[object]:
+def adapting(domain: Path, general: Path | str, checkpoint: Path, save_dir: Path, *options: object) -> list[object]:
     return [
         *["fairseq-train", domain, *TINY_TRAINING, "--save-dir", save_dir, "--finetune-from-model", checkpoint],
         *["--general-data", general, "--valid-subset", "valid,general", *options],
@@ -50,16 +50,18 @@ def validating(data: Path, checkpoint: Path) -> list[object]:
 @pytest.mark.slow
 def test_general_text_is_mixed_in_and_the_run_resumes(toy_data, domain, checkpoint, tmp_path):
     options = ["--general-ratio", 0.5, "--general-loss-bound", 5, "--max-epoch", 3, "--batch-size", 8]
-    output = run(adapting(domain, toy_data, checkpoint, tmp_path / "whole", *options))
+    # As `maelm prepare corpus --shards` writes them, only the first shard has a valid split.
+    general = f"{toy_data}:{cut(toy_data, tmp_path / 'shard01', lines=12)}"
+    output = run(adapting(domain, general, checkpoint, tmp_path / "whole", *options))
     blocks = re.search(r"an epoch takes (\d+) blocks of the domain and (\d+) of the general text", output)
     assert blocks is not None and blocks[1] == "24" and int(blocks[2]) >= 4
     valid = [line for line in output.splitlines() if re.search(r"\| (valid|general) \| \{", line)]
     assert [re.search(r"\| (valid|general) \|", line)[1] for line in valid] == ["valid", "general"] * 3  # type: ignore[index]
 
     # Stopped after the first epoch and within the second, and the same command again.
-    run(adapting(domain, toy_data, checkpoint, tmp_path / "parts", *options, "--max-epoch", 1))
-    second = run(adapting(domain, toy_data, checkpoint, tmp_path / "parts", *options, "--max-update", 6))
-    resumed = run(adapting(domain, toy_data, checkpoint, tmp_path / "parts", *options))
+    run(adapting(domain, general, checkpoint, tmp_path / "parts", *options, "--max-epoch", 1))
+    second = run(adapting(domain, general, checkpoint, tmp_path / "parts", *options, "--max-update", 6))
+    resumed = run(adapting(domain, general, checkpoint, tmp_path / "parts", *options))
     found = [START.search(each) is not None for each in (output, second, resumed)]
     assert found == [True, False, False], "measured before the first update alone"
     paths = [tmp_path / name / "checkpoint_last.pt" for name in ("whole", "parts")]

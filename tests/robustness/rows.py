@@ -58,7 +58,8 @@ pretrain {data} --checkpoint {pretrained} --output {new} --set sequence-length=9
 pretrain {data} --checkpoint {pretrained} --output {new} --set max-positions=32 | --max-positions 32 contradicts the
 fill '<mask>' --checkpoint {hf}/model.safetensors --vocabulary {data} | holds weights without .*: give the folder \S*hf
 import {hf}/model.safetensors --output {new} | holds weights without their configuration: give the folder \S*hf
-pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | sequences is not a multiple of
+pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | is not a multiple of .* --set batch-sequences=
+pretrain {data} --output {folder} --recipe tiny --replace | --replace would rename \S* with \S*data, which
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds
 import {sentences} --output {new} | there is no config.json in \S*sentences
@@ -126,6 +127,7 @@ _TRAINED = {
     "--optimizer muon --muon-momentum 1.0": r"--muon-momentum must be in \[0, 1\)",
     "--optimizer muon --muon-lr-ratio 0": "--muon-lr-ratio must be positive",
     "--mask-prob 1.5": "mask probability .--mask-prob. must be between 0 and 1, both excluded, .* 1.5",
+    "--mask-prob-end -1 --valid-mask-prob 0.15": "--mask-prob-end must be between 0 and 1, both excluded, not -1.0",
     "--tokens-per-sample 1024": "sequences of up to 1024 tokens, but the model has only 32 positions",
     "--tokens-per-sample 131072": "--tokens-per-sample must be between 3 and",
     "--tokens-per-sample 2": "--tokens-per-sample must be between 3 and",

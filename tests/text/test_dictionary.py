@@ -32,6 +32,14 @@ def test_mask_comes_last(folder):
     assert dictionary.symbols == ["<s>", "<pad>", "</s>", "<unk>", "\u2581the", "\u2581cat", "s", "<mask>"]
 
 
+def test_a_mask_in_front_is_refused(tmp_path):
+    (tmp_path / "dict.txt").write_text("the 1\n<mask> 1\ncat 1\n")
+    with pytest.raises(ValueError, match="dict.txt lists <mask> in line 2, but it must be the last symbol or absent"):
+        load_dictionary(str(tmp_path))
+    (tmp_path / "dict.txt").write_text("the 1\ncat 1\n<mask> 1\n")
+    assert load_dictionary(str(tmp_path)).symbols[4:] == ["the", "cat", "<mask>"]
+
+
 def test_token_classes(folder):
     dictionary = load_dictionary(str(folder))
     assert real_tokens(dictionary).tolist() == [4, 5, 6]
