@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fairseq import tasks, utils
 
+from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.finetuning.recipe import Recipe
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
@@ -38,10 +39,16 @@ _INITIALIZATION = ("init_std", "embedding_init_std")
 
 
 class Encoder(NamedTuple):
-    """An encoder's options for fairseq-train, as dicts: name without leading dashes -> value."""
+    """A checkpoint's encoder: options for fairseq-train, name without leading dashes -> value, and its vocabulary."""
 
     options: dict[str, Any]  # options that build an encoder into which the weights fit
     drawn: dict[str, Any]  # options of the random initialization before pretraining
+    vocabulary: int  # fingerprint of the dictionary
+
+    @property
+    def positions(self) -> int:
+        """The maximum number of tokens in a sequence."""
+        return int(self.options["max-positions"])
 
 
 def read_encoder(checkpoint: Path) -> Encoder:
@@ -51,7 +58,7 @@ def read_encoder(checkpoint: Path) -> Encoder:
     # A model with the sizes of another checkpoint has no named size. Any name will do: all sizes are given explicitly.
     options["arch"] = options["arch"] if options["arch"] in SIZES else DEFAULT_SIZE
     drawn = {field.replace("_", "-"): getattr(content.config.model, field) for field in _INITIALIZATION}
-    return Encoder(options, drawn)
+    return Encoder(options, drawn, content.vocabulary)
 
 
 def _plain(value: Any) -> Any:
@@ -123,25 +130,31 @@ class Counted(NamedTuple):
     updates_per_epoch: dict[int, int]  # batch size -> updates in a pass over these examples
 
 
-def count_updates(words: Sequence[str], batch_sizes: Sequence[int], positions: int) -> Counted:
+def count_updates(words: Sequence[str], batch_sizes: Sequence[int], encoder: Encoder) -> Counted:
     """Count a run's training examples and, for each batch size, its updates per epoch, by making fairseq's batches.
 
     Args:
         words: command line: fairseq-train, the task's folder, and all options of a run.
         batch_sizes: numbers of examples per batch, over all GPUs.
-        positions: maximum number of tokens that the encoder accepts.
+        encoder: the encoder to fine-tune.
 
     Raises:
         FileNotFoundError: data are missing.
-        ValueError: fairseq-train does not accept the options, or the data are damaged.
+        ValueError: fairseq-train does not accept the options, or the data are damaged or in another vocabulary than
+            that of --finetune-from-model.
     """
     if not Path(words[1]).is_dir():
         raise FileNotFoundError(f"there is no folder {words[1]}")
     config = configuration_of(words[1:])
-    task = tasks.setup_task(config.task)
+    task, checkpoint = tasks.setup_task(config.task), config.checkpoint.finetune_from_model
+    if checkpoint and dictionary_fingerprint(task.source_dictionary) != encoder.vocabulary:
+        raise ValueError(
+            f"{words[1]} was not prepared with the vocabulary of {checkpoint}: prepare it with --vocabulary "
+            f"{Path(checkpoint).parent}"
+        )
     task.load_dataset("train", combine=True, epoch=1)
     dataset, updates, examples = task.dataset("train"), {}, 0
-    longest = utils.resolve_max_positions(task.max_positions(), positions, config.dataset.max_tokens)
+    longest = utils.resolve_max_positions(task.max_positions(), encoder.positions, config.dataset.max_tokens)
     # --batch-size and --max-tokens limit the batches of each GPU.
     gpus = config.distributed_training.distributed_world_size
     for size in batch_sizes:

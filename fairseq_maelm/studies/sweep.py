@@ -51,9 +51,9 @@ class Model(NamedTuple):
     encoder: Encoder
 
     @property
-    def positions(self) -> int:
-        """The maximum number of tokens in a sequence."""
-        return int(self.encoder.options["max-positions"])
+    def kind(self) -> tuple[int, int | None]:
+        """What decides whether and how a task's data can be read: positions, and the vocabulary of weights to load."""
+        return self.encoder.positions, None if self.random else self.encoder.vocabulary
 
 
 def described(setting: Mapping[str, Any]) -> str:
@@ -137,7 +137,8 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
 class Sweep:
     """The steps of a sweep, built from the arguments of ``maelm sweep``, and the functions that the steps call.
 
-    The number of updates for each task is computed before anything is written or trained.
+    The number of updates for each task is computed, with options, data and vocabulary checked, before anything is
+    written or trained.
 
     Raises:
         FileNotFoundError: data is missing.
@@ -150,7 +151,7 @@ class Sweep:
         choices: dict[str, tuple[Any, ...]] = {}
         for name, values in args.only:
             choices[name] = (*choices.get(name, ()), *values)
-        tasks, self.counted = {}, dict[tuple[str, int], Counted]()
+        tasks, self.counted = {}, dict[tuple[str, Any], Counted]()
         searches = choose(recipes, args.large, choices)
         refuse_searched(args.options, searches)
         for task, search in searches.items():
@@ -159,11 +160,11 @@ class Sweep:
                 "data": args.data.resolve() / recipe.data, "metric": recipe.metric, "metrics": recipe.metrics,
                 "options": recipe.options, "subsets": recipe.subsets, "paper": recipe.paper, "settings": settings,
             }  # fmt: skip
-            for positions, model in {model.positions: model for model in self.models.values()}.items():
+            for key, model in {model.kind: model for model in self.models.values()}.items():
                 options = self._options(recipe, model, next(iter(settings.values())), 1, 1)
                 words = self._words(options, tasks[task]["data"], Path("checkpoints"))
                 try:
-                    self.counted[task, positions] = count_updates(words, search["batch-size"], positions)
+                    self.counted[task, key] = count_updates(words, search["batch-size"], model.encoder)
                 except (FileNotFoundError, ValueError) as error:
                     raise type(error)(f"{task} ({recipe.path}): {error}") from error
         common = {"precision": machine.precision, "options": args.options}
@@ -206,7 +207,7 @@ class Sweep:
 
     def _of(self, places: Places) -> tuple[dict[str, Any], Recipe, Model, Counted]:
         recipe, model = self.recipes[places["task"]], self.models[places["row"]]
-        return places["settings"][places["setting"]], recipe, model, self.counted[recipe.task, model.positions]
+        return places["settings"][places["setting"]], recipe, model, self.counted[recipe.task, model.kind]
 
     def _command(self, places: Places) -> list[str]:
         """Return the command of a run; if run again, it continues from the last finished epoch."""

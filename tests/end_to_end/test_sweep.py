@@ -1,6 +1,7 @@
 """A sweep through the real commands: killed in the middle, gone on with, failing and diverging runs, and its report."""
 
 import csv
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import yaml
 
 from end_to_end.small import start, wait_until
 from end_to_end.test_finetuning import prepare_task, topic_of_a_sentence
+from end_to_end.toy import run
 from fairseq_maelm import cli
+from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.report import write_report
 
@@ -49,6 +52,13 @@ def command(folder: Path, tasks: Path, pretrained: Path, *more: Any, **changes: 
 
 def starts(log: Path) -> int:
     return log.read_text(encoding="utf-8").count("$ OMP_NUM_THREADS=1 fairseq-train ")
+
+
+def test_data_in_another_vocabulary_are_refused_before_anything_is_written(tasks, tmp_path):
+    words = command(tmp_path, tasks, find_checkpoint(Path("maelm-english-14m-uncased")))
+    refused = run(words, check=False)
+    assert re.search(r"topics \(\S*\): \S*task was not prepared with the vocabulary of \S*14m-uncased", refused)
+    assert not (tmp_path / "sweep").exists()
 
 
 @pytest.mark.slow
