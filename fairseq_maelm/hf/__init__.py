@@ -37,7 +37,7 @@ _DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_la
 _DEEPEST = 1000
 # Larger numbers of config.json must be the size of a weight. Smaller ones need not: computed positions have no table.
 _COMMON = 100_000
-# Numbers that are no sizes: transformers writes 10^30 where no length is known.
+# Numbers that are not sizes: transformers writes 10^30 where no length is known.
 _NO_SIZES = ("model_max_length", "global_rope_theta", "local_rope_theta")
 # A model may have this many times the parameters of its weight files: poolers and new heads are not in them.
 _SLACK = 2

@@ -55,7 +55,7 @@ class LoadedCheckpoint:
     @property
     def imported_head(self) -> str:
         """The transformers class of the source, if the checkpoint has the source's fine-tuned head; otherwise ""."""
-        # Fine-tuning has a task of its own, and pretraining has no heads.
+        # Fine-tuning has other tasks, and pretraining has no heads.
         files = self.source_files if self.checkpoint.heads and self.checkpoint.task_name == "maelm" else None
         return "" if files is None else str(files.config["architectures"][0])
 

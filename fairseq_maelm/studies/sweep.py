@@ -52,7 +52,7 @@ class Model(NamedTuple):
 
     @property
     def kind(self) -> tuple[int, int | None]:
-        """What decides whether and how a task's data can be read: positions, and the vocabulary of weights to load."""
+        """The properties that decide how a task's data are read: positions, and the vocabulary of weights to load."""
         return self.encoder.positions, None if self.random else self.encoder.vocabulary
 
 

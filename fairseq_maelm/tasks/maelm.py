@@ -139,13 +139,12 @@ class MaelmTask(EncoderTask):
             word_starts=word_starts(dictionary) if cfg.mask_whole_words else None,
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
-        rates = {
-            name: getattr(cfg, name) for name in ("valid_mask_prob", "mask_prob_end") if getattr(cfg, name) is not None
-        }
-        for name, rate in rates.items():
+        rates = {"--valid-mask-prob": cfg.valid_mask_prob, "--mask-prob-end": cfg.mask_prob_end}
+        given = {option: rate for option, rate in rates.items() if rate is not None}
+        for option, rate in given.items():
             if not 0.0 < rate < 1.0:
-                raise ValueError(f"--{name.replace('_', '-')} must be between 0 and 1, both excluded, not {rate}")
-        self.validation_scheme = replace(self.scheme, mask_prob=next(iter(rates.values()), cfg.mask_prob))
+                raise ValueError(f"{option} must be between 0 and 1, both excluded, not {rate}")
+        self.validation_scheme = replace(self.scheme, mask_prob=next(iter(given.values()), cfg.mask_prob))
         check_general_options(cfg)
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Set by build_model, which fairseq calls before it loads any data.
