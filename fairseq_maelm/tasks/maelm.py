@@ -140,10 +140,10 @@ class MaelmTask(EncoderTask):
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
         rates = {"--valid-mask-prob": cfg.valid_mask_prob, "--mask-prob-end": cfg.mask_prob_end}
-        given = {option: rate for option, rate in rates.items() if rate is not None}
-        for option, rate in given.items():
+        given = {name: rate for name, rate in rates.items() if rate is not None}
+        for name, rate in given.items():
             if not 0.0 < rate < 1.0:
-                raise ValueError(f"{option} must be between 0 and 1, both excluded, not {rate}")
+                raise ValueError(f"{name} must be between 0 and 1, both excluded, not {rate}")
         self.validation_scheme = replace(self.scheme, mask_prob=next(iter(given.values()), cfg.mask_prob))
         check_general_options(cfg)
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
