@@ -114,6 +114,8 @@ def default_recipe(folder: Path) -> str:
     for kind in kinds().values():
         if recipe := kind.recipe(folder, manifest):
             return recipe
+    if "valid" not in manifest.get("splits", {"valid"}):
+        raise ValueError(f"{folder} was prepared without --valid, by which training chooses a checkpoint: add it")
     raise FileNotFoundError(
         f"{folder} is not a task folder: make one with `maelm prepare sentences`, `glue`, `squad` or `tagging`"
     )

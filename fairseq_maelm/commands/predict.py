@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vocabulary", type=vocabulary_folder, metavar="FOLDER",
         help="folder with vocabulary and labels (default: INPUT if that is a folder, or else the checkpoint's folder)",
     )  # fmt: skip
-    parser.add_argument("--split", default="valid", help="split of a prepared folder")
+    parser.add_argument("--split", help="split of a prepared folder (default: valid)")
     parser.add_argument(
         "--report",
         action="store_true",
@@ -68,6 +68,9 @@ def run(args: argparse.Namespace) -> None:
     """Print the predictions or save them to ``--output``, and print the metrics."""
     from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # imports torch
 
+    if args.split is not None and not args.input.is_dir():
+        raise UsageError(f"--split chooses a part of a prepared folder, but {args.input} is not a folder: omit it")
+    args.split = args.split or "valid"
     refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
     task = read_checkpoint(args.checkpoint).task_name
     name = next((name for name, kind in kinds().items() if task in kind.tasks), None)

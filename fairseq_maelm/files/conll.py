@@ -170,6 +170,15 @@ def _word_and_label(cells: list[str], layout: Layout, labeled: bool) -> tuple[st
     return word, label
 
 
+def lacks_labels(file: LabeledFile) -> bool:
+    """Return whether words lack the column of labels; an empty cell after a tab is not missing."""
+    return any(
+        not label and not file.lines[place - 1].endswith("\t")
+        for sentence in file.sentences
+        for place, label in zip(sentence.lines, sentence.labels, strict=True)
+    )
+
+
 def relabeled(file: LabeledFile, labels: Sequence[Sequence[str]], add: bool) -> list[str]:
     """Return the lines of a file with new labels.
 
@@ -193,7 +202,7 @@ def _relabeled_line(line: str, layout: Layout, label: str, add: bool) -> str:
         return "\t".join(cells)
     separator = "\t" if "\t" in line else " "
     if add:
-        return line.rstrip("\t ") + separator + label
+        return (line if separator == "\t" else line.rstrip(" ")) + separator + label
     # Keep the spaces between columns, which may be several for alignment.
     cells = re.split(r"(\t| +)", line) if separator == " " else re.split(r"(\t)", line)
     places = [place for place in range(0, len(cells), 2) if cells[place] or separator == "\t"]

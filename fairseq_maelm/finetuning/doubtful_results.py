@@ -73,7 +73,8 @@ def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | 
                 f"the accuracy of {found['accuracy']:.1f} % is not higher than the {share:.1f} % of always answering "
                 f"{label!r}: {_REMEDY}"
             )
-    for name in _ABOVE_ZERO:
+    # Correlations with a single class are 0 whatever is predicted.
+    for name in _ABOVE_ZERO if len(counts) != 1 else ():
         if name in found and not found[name] > 0.0:
             return f"{name} is {found[name]:.1f}, as for a model that has learned nothing: {_REMEDY}"
     return None

@@ -13,6 +13,8 @@ from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.text.vocabulary import dictionary_symbols, load_sentencepiece
 
+# Rows without a token have names of this form, as in fairseq's dictionaries.
+FILLER = "madeupword"
 # Frequencies are counted on the first tokens of the text; more tokens hardly change them.
 _COUNTED_TOKENS = 20_000_000
 
@@ -41,7 +43,7 @@ def class_names(dictionary: Dictionary) -> list[str]:
     """Return the labels in a label dictionary, ordered by class index."""
     # <mask> and the filler words of fairseq-preprocess are not labels.
     labels = dictionary.symbols[dictionary.nspecial :]
-    return [label for label in labels if label != MASK and not label.startswith("madeupword")]
+    return [label for label in labels if label != MASK and not label.startswith(FILLER)]
 
 
 def check_shards(folders: Sequence[str]) -> None:
@@ -82,7 +84,7 @@ def _check_sentencepiece(folder: str, dictionary: Dictionary) -> None:
         return
     pieces = set(dictionary_symbols(load_sentencepiece(model)))
     symbols = set(dictionary.symbols[dictionary.nspecial :])
-    missing, surplus = pieces - symbols, {symbol for symbol in symbols - pieces if "madeupword" not in symbol}
+    missing, surplus = pieces - symbols, {symbol for symbol in symbols - pieces if FILLER not in symbol}
     if missing or surplus:
         example = repr(sorted(missing or surplus)[0])
         raise ValueError(

@@ -78,7 +78,7 @@ def finetuned(task: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.slow
-def test_it_learns_and_the_metrics_are_those_of_the_official_rules(task, finetuned, capsys):
+def test_it_learns_and_the_metrics_are_those_of_the_official_rules(task, finetuned, tmp_path, capsys):
     folder, output = finetuned
     assert "dropping decoder, lm_head of the checkpoint" in output
     windows = re.search(r"valid: 80 questions in (\d+) windows", output)
@@ -104,6 +104,15 @@ def test_it_learns_and_the_metrics_are_those_of_the_official_rules(task, finetun
     call("evaluate", "squad", dev, final, "--json")
     submitted = json.loads(capsys.readouterr().out)
     assert submitted == {name: value for name, value in metrics.items() if not name.startswith("best")}
+
+    # Questions without answers do not show that they may have none; the checkpoint knows it.
+    hidden = tmp_path / "hidden.json"
+    content = json.loads(dev.read_text())
+    for question in (each for paragraph in content["data"][0]["paragraphs"] for each in paragraph["qas"]):
+        del question["answers"], question["is_impossible"]
+    hidden.write_text(json.dumps(content))
+    call("predict", hidden, *words[3:], tmp_path / "of_hidden.json", "--threshold", 0)
+    assert (tmp_path / "of_hidden.json").read_text() == final.read_text()
 
     # Predictions are substrings of their contexts.
     given, best_texts, null_odds = (json.loads(path.read_text()) for path in (final, texts, odds))
@@ -155,6 +164,9 @@ def test_version_1_always_answers(toy_data, pretrained, tmp_path, capsys):
     assert "this run is complete" in finetune(task, pretrained, tmp_path / "run", "--max-update", 1)
     (entry,) = [entry for entry in train_log(output) if entry["split"] == "valid"]
     assert {"valid_exact", "valid_f1"} <= entry.keys() and not {"valid_NoAns_f1", "valid_best_f1"} & entry.keys()
+
+    hub = MaelmModel.from_pretrained(str(tmp_path / "run"))
+    assert answer(hub, "Who?", "The baker bakes.").text and hub.task.cfg.squad_version == "1.1"
 
     # A prepared folder gives the predictions that the file gives.
     predict = ["predict", task, "--checkpoint", tmp_path / "run", "--device", "cpu"]

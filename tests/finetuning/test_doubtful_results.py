@@ -26,7 +26,7 @@ from fairseq_maelm.models import checkpoint_reader
         ({"spearman": float("nan")}, "", "spearman is nan"),
         ({"exact": 50.0, "HasAns_f1": 0.0}, "", "HasAns_f1 is 0.0"),
         ({"accuracy": 75.1, "f1": 85.7, "mcc": 1.0}, "aaab", None),
-        ({"accuracy": 100.0}, "aaa", None),
+        ({"accuracy": 100.0, "mcc": 0.0}, "aaa", None),
         ({"pearson": 3.0}, "", None),
     ],
 )

@@ -1,6 +1,7 @@
 """Predictions of classes and numbers for ``maelm predict``."""
 
 import argparse
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -54,6 +55,12 @@ def predict_input(args: argparse.Namespace) -> Predicted:
 
     measure = Measure(metric_names(regression, positive), positive, target)
     if args.input.is_dir():
+        for field in dataclasses.fields(ColumnsWithId):
+            if getattr(args, field.name) is not None:
+                option = f"--{field.name.replace('_', '-')}"
+                raise UsageError(f"{option} is for tables, but {args.input} is a prepared folder: omit it")
+        # The folder of --vocabulary may be another one.
+        hub.task.cfg.data = str(args.input)
         _refuse_texts(args, hub, 1 + (args.input / "input1").is_dir())
         outputs, targets = score_split(hub, args.split, args.batch_size)
         outputs = outputs[:, 0] if labels is None else outputs
@@ -170,13 +177,12 @@ def read_rows(args: argparse.Namespace, labels: list[str] | None) -> list[Exampl
     rows = list(table_rows(args.input, columns.delimiter))
     if rows and not isinstance(rows[0][1], dict) and names_columns(rows[0][1]):
         raise _header(rows[0][0])
-    examples = list(read_table(args.input, columns, 1, complete=bool, rows=rows))
-    unknown = [example for example in examples if not _can_be_label(example.label, labels)]
-    if not unknown:
-        return examples
-    if unknown == examples[:1] != examples:
-        raise _header(unknown[0].place)
-    return list(read_table(args.input, columns, len(examples[0].texts) + 1, complete=bool, rows=rows))
+    width = len(rows[0][1]) if rows else 0
+    last = [] if width < 2 or isinstance(rows[0][1], dict) else [row[-1].strip() for _, row in rows]
+    unknown = [number for number, cell in enumerate(last) if not cell or not _can_be_label(cell, labels)]
+    if unknown == [0] and last[0] and len(rows) > 1:
+        raise _header(rows[0][0])
+    return list(read_table(args.input, columns, width if unknown else 1, complete=bool, rows=rows))
 
 
 def _header(place: str) -> ValueError:

@@ -32,7 +32,7 @@ from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
 from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
 from fairseq_maelm.finetuning.task_folder import prepare_task_folder
-from fairseq_maelm.text.dictionary import class_names
+from fairseq_maelm.text.dictionary import FILLER, MASK, class_names
 from fairseq_maelm.text.truncation import truncate
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, TextEncoder
 
@@ -61,7 +61,7 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
     if train[0].label is None:
         raise CorpusError(f"{settings.train} has no labels: name their column with --label")
     found, texts = [str(example.label) for example in train], len(train[0].texts)
-    labels = None if settings.regression else _labels_of(settings.train, train[0], Counter(found))
+    labels = None if settings.regression else _labels_of(settings, train[0], Counter(found))
     tables = {
         split: (path, read_table(path, settings, texts, label_optional=split == "test"))
         for split, path in settings.tables.items()
@@ -204,16 +204,19 @@ def label_dictionary(labels: Iterable[str]) -> Dictionary:
     """Make the label dictionary, in the order of the classes."""
     dictionary = Dictionary()
     for label in labels:
-        if label in dictionary:
+        if label in dictionary or label == MASK or label.startswith(FILLER):
             raise CorpusError(f"the label {label!r} is the name of one of fairseq's special symbols: rename it")
+        if "\n" in label or "\r" in label:
+            raise CorpusError(f"the label {label!r} has a line end: rename it")
         dictionary.add_symbol(label)
     return dictionary
 
 
-def _labels_of(table: Path, first: Example, counts: Mapping[str, int]) -> Dictionary:
+def _labels_of(settings: Any, first: Example, counts: Mapping[str, int]) -> Dictionary:
     if len(counts) < 2:
-        raise CorpusError(f"{table} has {len(counts)} different labels: classification needs at least two")
-    if reason := header_reason(first.texts, str(first.label), counts):
+        raise CorpusError(f"{settings.train} has {len(counts)} different labels: classification needs at least two")
+    reason = None if settings.named else header_reason(first.texts, str(first.label), counts)
+    if reason:
         raise CorpusError(
             f"{first.place} looks like a header: {reason}. Name the columns with --text and --label, remove the line, "
             "or move it down if it is an example"

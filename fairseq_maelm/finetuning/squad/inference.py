@@ -41,8 +41,8 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
         question: the question.
         context: the text.
         threshold: "no answer" is returned if (score of no answer - score of the best text) > ``threshold``, in logits;
-            infinity always returns a text. By default the task's ``--null-threshold``, or infinity with
-            ``--squad-version 1.1``.
+            infinity always returns a text. By default the task's ``--null-threshold``, or infinity if the
+            checkpoint was trained on SQuAD 1.1.
 
     Raises:
         ValueError: the checkpoint cannot answer, or the question or the context is empty.
@@ -125,9 +125,12 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         split = load_split(args.input, args.split)
     else:
         split, _ = build_split(hub.tokenizer.encoder, read_squad(args.input), "questions")
-    may_have_none = hub.task.version_of(split) == "2.0"
-    if not may_have_none and (args.null_odds or args.threshold) is not None:
-        raise UsageError("all questions of SQuAD 1.1 have answers: omit --threshold and --null-odds")
+    may_have_none, asks = hub.task.version_of(split) == "2.0", (args.null_odds or args.threshold) is not None
+    if asks and not may_have_none:
+        # Questions alone do not show their version, and checkpoints of earlier versions do not keep it.
+        may_have_none = str(hub.task.cfg.squad_version) == "auto" and split.texts.answers is None
+        if not may_have_none:
+            raise UsageError("all questions of SQuAD 1.1 have answers: omit --threshold and --null-odds")
     dataset = hub.task.dataset_of(split, "questions")
     windows = score_windows(hub, dataset, 1, args.batch_size, progress=True)[:, 0]
     best = best_of_questions(windows, dataset.windows.first)

@@ -18,6 +18,9 @@ from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_maelm.data.token_files import check_array
+from fairseq_maelm.fairseq_fixes.private import remember
+from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
 from fairseq_maelm.finetuning.dataset_metrics import log_collected
 from fairseq_maelm.finetuning.squad.dataset import NO_TARGET, SPECIAL_TOKENS, SquadDataset
@@ -54,7 +57,9 @@ class SquadTaskConfig(FairseqDataclass):
         "the metrics exact, f1, HasAns_* and NoAns_*, while best_* find their own threshold",
     )
     squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = option(  # type: ignore[valid-type]
-        "auto", help="version of SQuAD's rules: '1.1' always predicts an answer, 'auto' takes the version from the data"
+        "auto",
+        help="version of SQuAD's rules: '1.1' always predicts an answer, 'auto' takes the version of the training data "
+        "and keeps it in checkpoints",
     )
     seed: int = II("common.seed")
 
@@ -78,8 +83,11 @@ class SquadTask(EncoderTask):
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(cfg, name)}")
 
     @classmethod
-    def setup_task(cls, cfg: Any, **unused: Any) -> "SquadTask":
+    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SquadTask":
         """Load the dictionary and build the task; called by fairseq."""
+        path = Path(cfg.data) / MANIFEST_FILE
+        if not from_checkpoint and str(cfg.squad_version) == "auto" and path.is_file():
+            remember(cfg, squad_version=read_json(path)["splits"]["train"]["version"])
         return cls(cfg, load_dictionary(cfg.data))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:

@@ -2,12 +2,12 @@
 
 import argparse
 import logging
-import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from fairseq_maelm.files.conll import LabeledFile, layout_of, read, relabeled
+from fairseq_maelm.files.conll import LabeledFile, lacks_labels, layout_of, read, relabeled
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
@@ -20,8 +20,10 @@ from fairseq_maelm.options import UsageError
 
 logger = logging.getLogger(__name__)
 
-# Punctuation is separate from a word at its ends, but not within it ("don't", "3.5").
-_AT_THE_ENDS = re.compile(r"^([^\w\s]*)(.*?)([^\w\s]*)$", re.DOTALL)
+# Share of known labels from which on columns are taken for words and labels, and not for prose.
+_MOST = 0.5
+# The Unicode categories of combining marks and of joiners.
+_JOINED = ("Mn", "Mc", "Me", "Cf")
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
@@ -47,7 +49,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         return Predicted(_tagged_text(hub, args), None)
     file = read(args.input, layout, labeled=False)
     labels = _labels_as_in_files(hub, [sentence.words for sentence in file.sentences], args.batch_size)
-    has_no_column = any("" in sentence.labels for sentence in file.sentences)
+    has_no_column = lacks_labels(file)
     lines = relabeled(file, labels, add=args.keep_labels or has_no_column)
     text = "".join(line + file.newline for line in lines)
     return Predicted(text, *_measured(file, labels, settings))
@@ -78,13 +80,21 @@ def _labels_as_in_files(hub: Any, sentences: Sequence[Sequence[str]], batch_size
 
 
 def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
-    """Return whether a .txt file contains words with the checkpoint's labels."""
+    """Return whether a .txt file has the columns of the training data, with labels most of which are the checkpoint's.
+
+    No text looks like CoNLL-U by chance, so its labels may be unknown or missing.
+    """
     try:
-        file = read(args.input, settings.layout)
-        found = {label for sentence in file.sentences for label in convert(sentence.labels, settings.scheme)}
+        file = read(args.input, settings.layout, labeled=False)
     except ValueError:
         return False
-    return found <= set(settings.labels)
+    if settings.layout.form == "conllu":
+        return True
+    try:
+        labels = [label for sentence in file.sentences for label in convert(sentence.labels, settings.scheme)]
+    except ValueError:
+        return False
+    return sum(label in settings.labels for label in labels) > _MOST * len(labels)
 
 
 def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
@@ -99,13 +109,29 @@ def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Split text at white space, and separate each punctuation character at the ends of a word."""
+    """Split text at white space, and separate each punctuation character at the ends of a word.
+
+    Punctuation within a word stays ("don't", "3.5"), and a combining mark belongs to the character before it.
+    """
     words: list[str] = []
     for part in text.split():
-        found = _AT_THE_ENDS.match(part)
-        before, word, after = found.groups() if found else ("", part, "")
-        words += [*before, *([word] if word else []), *after]
+        characters: list[str] = []
+        for character in part:
+            if characters and unicodedata.category(character) in _JOINED:
+                characters[-1] += character
+            else:
+                characters.append(character)
+        inside = [place for place, each in enumerate(characters) if not _is_punctuation(each[0])]
+        if not inside:
+            words += characters
+            continue
+        first, last = inside[0], inside[-1] + 1
+        words += [*characters[:first], "".join(characters[first:last]), *characters[last:]]
     return words
+
+
+def _is_punctuation(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PS" and character != "_"
 
 
 def _measured(

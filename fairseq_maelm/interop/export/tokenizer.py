@@ -9,7 +9,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
-from fairseq_maelm.text.dictionary import WORD_START
+from fairseq_maelm.text.dictionary import FILLER, WORD_START
 from fairseq_maelm.text.tokenizer import ImportedTokenizer
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
@@ -211,7 +211,7 @@ def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[s
     """Return texts that verify an export: ``HARD_STRINGS`` and all pieces except special tokens, fillers and bytes."""
     known = {*FAIRSEQ_SYMBOLS, MASK, *special}
     pieces = [symbol.replace(WORD_START, " ") for symbol in dictionary.symbols if symbol not in known]
-    return HARD_STRINGS + [piece for piece in pieces if "madeupword" not in piece and not _BYTE.fullmatch(piece)]
+    return HARD_STRINGS + [piece for piece in pieces if FILLER not in piece and not _BYTE.fullmatch(piece)]
 
 
 def has_ties(file: Path) -> bool:

@@ -11,6 +11,7 @@ from fairseq_maelm.interop.compare_outputs import differences
 from fairseq_maelm.interop.importing.huggingface_config import check_numbers
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.interop.tokenizer_test_strings import ORDINARY_STRINGS
+from fairseq_maelm.text.dictionary import FILLER
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
 from fairseq_maelm.text.vocabulary import (
@@ -22,9 +23,6 @@ from fairseq_maelm.text.vocabulary import (
 )
 
 logger = logging.getLogger(__name__)
-
-# Embeddings without a token get names of this form, as in fairseq's dictionaries.
-FILLER = "madeupword"
 
 _SETTINGS = "tokenizer_config.json"
 

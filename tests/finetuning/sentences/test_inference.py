@@ -28,6 +28,7 @@ def given(path: Path, text: str, **columns: str) -> Namespace:
         ("a\n\nb\n", NAMES, [("a",), ("",), ("b",)], [None, None, None]),
         ("a\tgood\nb\tbad\n", NAMES, [("a",), ("b",)], ["good", "bad"]),
         ("a\tgood\nb\tugly\n", NAMES, [("a", "good"), ("b", "ugly")], [None, None]),
+        ("a\tgood\nb\t\n", NAMES, [("a", "good"), ("b", "")], [None, None]),
         ("a\tb\tgood\n", NAMES, [("a", "b")], ["good"]),
         ("a\t1.5\nb\t2\n", None, [("a",), ("b",)], ["1.5", "2"]),
         ("a\tb\nc\td\n", None, [("a", "b"), ("c", "d")], [None, None]),

@@ -99,6 +99,7 @@ def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Pat
         ("a\tx\tgood\nb\ty\tbad\n", "c\tgood\n", "valid.tsv:1 has no label: only --test may lack labels"),
         ("a\tgood\nb\tgood\n", "", "classification needs at least two"),
         ("a\tgood\nb\t<unk>\n", "", "the label '<unk>' is the name of one of fairseq's special symbols"),
+        ("a\tgood\nb\tmadeupword0\n", "", "the label 'madeupword0' is the name of one of fairseq's special symbols"),
         ("a\tgood\nb\xff\tbad\n", "", "train.tsv:2: not valid UTF-8"),
         ("a\tgood\nb\tbad\n", "", "valid.tsv is empty"),
         ("a\t1.5\nb\tmuch\n", "", "train.tsv:2 has the label 'much', which is not a finite number"),
@@ -128,6 +129,21 @@ def test_bad_tables_are_explained(
     with pytest.raises(CorpusError, match=re.escape(message)):
         prepare_sentences(settings, vocabulary, tmp_path / "task")
     assert not (tmp_path / "task").exists()
+
+
+def test_a_rare_label_in_the_first_row_of_named_columns_is_not_a_header(vocabulary: Path, tmp_path: Path) -> None:
+    table = tmp_path / "train.csv"
+    table.write_text("review,stars\na singular film,5\n" + "good,4\nbad,1\n" * 5)
+    settings = SentenceSettings(train=table, valid=table, text="review", label="stars")
+    assert prepare_sentences(settings, vocabulary, tmp_path / "task")["labels"] == ["1", "4", "5"]
+
+
+def test_labels_with_a_line_end_are_refused(vocabulary: Path, tmp_path: Path) -> None:
+    table = tmp_path / "train.csv"
+    table.write_text('text,label\na,"x\ny"\nb,z\n')
+    settings = SentenceSettings(train=table, valid=table, text="text", label="label")
+    with pytest.raises(CorpusError, match=re.escape(r"the label 'x\ny' has a line end")):
+        prepare_sentences(settings, vocabulary, tmp_path / "task")
 
 
 def test_long_examples_are_cut_where_that_is_wanted(vocabulary: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Output of `maelm predict` for files of words, with or without labels, in any layout, and for plain text."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,9 +56,32 @@ def predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         ("f.txt", "a O\nb I-X\n", "", "a I-X\nb B-X\n", 200 / 3),
         ("f.txt", "a O\nb Z\n", "", "a/I-X O/B-X\nb/I-X Z/B-X\n", None),
         ("f.txt", "a O\nb Z\n", "--format conll", "a I-X\nb B-X\n", None),
+        ("f.txt", "a O\nb O\nc I-Z\n", "", "a I-X\nb B-X\nc B-X\n", 0),
+        ("f.tsv", "a\tI-X\nb\t\n", "", "a\tI-X\nb\tB-X\n", None),
+        ("f.tsv", "a\tI-X\nb\t\n", "--keep-labels", "a\tI-X\tI-X\nb\t\tB-X\n", None),
     ],
 )  # fmt: skip
 def test_files(predict: Any, name: str, text: str, options: str, expected: str, f1: float | None) -> None:
     predicted = predict(name, text, *options.split())
     assert predicted.text == expected
     assert (None if predicted.metrics is None else predicted.metrics["f1"]) == (f1 and pytest.approx(f1))
+
+
+def test_conllu_with_unknown_labels_is_not_prose(predict: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(SETTINGS, layout=Layout("conllu", "XPOS"))
+    monkeypatch.setitem(globals(), "SETTINGS", settings)
+    assert predict("stdin.txt", f"# text = a\n{WORD}\n").text == "# text = a\n1\ta\t_\t_\tI-X" + "\t_" * 5 + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("(don't) 3.5% \u2014", ["(", "don't", ")", "3.5", "%", "\u2014"]),
+        ("\u0939\u093f \u0939\u0948\u0964", ["\u0939\u093f", "\u0939\u0948", "\u0964"]),
+        ("cafe\u0301.", ["cafe\u0301", "."]),
+        ("a\u2764\ufe0f", ["a", "\u2764\ufe0f"]),
+        ("_x_ ...", ["_x_", ".", ".", "."]),
+    ],
+)  # fmt: skip
+def test_combining_marks_stay_with_their_letters(text: str, words: list[str]) -> None:
+    assert inference.words_of(text) == words
