@@ -59,8 +59,10 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
                 raise ValueError(f"{file} has results from before the text changed: choose another --output")
             else:
                 logger.info("%s has results already", name)
-        results = [{**read_json(output / MODELS_FOLDER / f"{name}.json"), "settings": recorded} for name in models]
-        write_report(results, output)
+        found = {path.stem: read_json(path) for path in sorted((output / MODELS_FOLDER).glob("*.json"))}
+        # Models of earlier commands come last, as far as their text is the same.
+        others = [name for name in found if name not in models and found[name].get("text_fingerprint") == text]
+        write_report([{**found[name], "settings": recorded} for name in (*models, *others)], output)
 
 
 def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str) -> dict[str, Any]:

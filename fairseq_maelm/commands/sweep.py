@@ -54,8 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="options of fairseq-train for all runs, as one quoted argument: --options='--pooler-dropout 0.1'",
     )  # fmt: skip
     parser.add_argument(
-        "--keep-checkpoints", choices=("none", "best", "all"), default="none",
-        help="checkpoints of finished runs to keep: none, the best of each task and model, or all",
+        "--keep-checkpoints", choices=("none", "best", "all"),
+        help="checkpoints of finished runs to keep: none, the best of each task and model, or all (default: none of "
+        "the new runs, and what earlier commands have kept)",
     )  # fmt: skip
     add_precision(parser)
     parser.add_argument("--threads", type=number(int, 1), default=1, metavar="N", help="number of CPU threads per run")
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
     # A scheduler's SIGTERM acts like Ctrl-C: programs are stopped too, and the table is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with study_folder(args.output, sweep.steps.settings()):
-        sweep.prepare(runner.retry_failed)
+        sweep.prepare([job.marker for job in jobs] if runner.retry_failed else ())
         logger.info("%d runs; logs in %s", len(jobs), args.output / "runs")
         try:
             runner.run(jobs)

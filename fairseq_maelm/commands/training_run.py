@@ -195,7 +195,10 @@ def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     for name in (("task", "data"), ("task", "general_data"), ("checkpoint", "finetune_from_model")):
         if chosen.get(name):
             chosen[name] = ":".join(map(os.path.realpath, chosen[name].split(":")))
-    return {name: value for name, value in chosen.items() if name[1] not in _FREE}
+    # Some schedules depend on the last update, and would jump back.
+    ends = sections.get("lr_scheduler", {}).get("phase_ratio") or task.get("mask_prob_end")
+    free = _FREE - {"max_update"} if ends else _FREE
+    return {name: value for name, value in chosen.items() if name[1] not in free}
 
 
 def _value(value: Any) -> Any:

@@ -129,7 +129,8 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
     limit = _limit_reached(trainer, epoch_itr, updates)
     if limit:
         further = "to continue it, raise this option of fairseq-train; for a new run, name another folder"
-        if 0 < getattr(trainer.cfg.lr_scheduler, "total_num_update", 0) <= updates:
+        schedule = trainer.cfg.lr_scheduler
+        if 0 < getattr(schedule, "total_num_update", 0) <= updates or getattr(schedule, "phase_ratio", None):
             further = "its learning-rate schedule has ended; to train further, start a new run from its checkpoint"
         logger.info("this run is complete after %d updates (%s), so nothing is changed: %s", updates, limit, further)
         _restore_last(trainer, start)

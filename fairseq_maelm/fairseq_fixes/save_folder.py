@@ -41,6 +41,7 @@ class Progress(NamedTuple):
     updates: int
     criterion: str  # class name
     obstacle: str  # why a run cannot continue from the checkpoint; "" if it can
+    starts: int  # number of times that training has started or resumed until the checkpoint, also after a reset
 
 
 class Start(NamedTuple):
@@ -62,14 +63,15 @@ def read_progress(path: Path) -> Progress:
     """Read a checkpoint's progress but not its weights; raise a ValueError for files that are not checkpoints."""
     state = _read_to_continue(path)
     try:
-        last = state["optimizer_history"][-1]
+        history = state["optimizer_history"]
+        last = history[-1]
         updates, criterion, extra = int(last["num_updates"]), str(last["criterion_name"]), state["extra_state"]
     except Exception as error:
         raise ValueError(f"cannot be read as a checkpoint ({reason_of(error)})") from error
     obstacle = "" if state.get("last_optimizer_state") is not None else "has no optimizer state"
     if "train_iterator" not in extra:
         obstacle = "has no position in the data"
-    return Progress(updates, criterion, obstacle)
+    return Progress(updates, criterion, obstacle, len(history))
 
 
 def read_configuration(folder: Path) -> dict[str, dict[str, Any]] | None:
@@ -191,7 +193,8 @@ def _is_of_folder(cfg: Any, folder: Path, suffix: str) -> bool:
 
 def _newest_whole(others: list[Path], trouble: str, suffix: str, criterion: str) -> str:
     progress, skipped = _sorted_out(others, criterion)
-    for path in sorted(progress, key=lambda each: progress[each].updates, reverse=True):
+    # After --reset-optimizer, older checkpoints may have more updates.
+    for path in sorted(progress, key=lambda each: (progress[each].starts, progress[each].updates), reverse=True):
         if damage := find_damage(path):
             skipped[path] = damage
             continue

@@ -20,11 +20,11 @@ Search = dict[str, tuple[Any, ...]]
 
 RECIPES = Path(__file__).with_name("recipes")
 # Every search has these; any other name in it is an option of fairseq-train.
-_SEARCHED = ("lr", "batch-size", "epochs", "warm-up")
+SEARCHED = ("lr", "batch-size", "epochs", "warm-up")
 # Options that the sweep sets in every run.
-_RESERVED = (
+RESERVED = (
     "save-dir", "finetune-from-model", "restore-file", "seed", "max-epoch", "max-update", "total-num-update",
-    "warmup-updates", "best-checkpoint-metric", "arch", "user-dir", "log-format", "log-file", "no-save", *_SEARCHED,
+    "warmup-updates", "best-checkpoint-metric", "arch", "user-dir", "log-format", "log-file", "no-save", *SEARCHED,
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def read_recipe(path: Path) -> Recipe:
 def _checked(recipe: Recipe) -> Recipe:
     check_name(recipe.task, "task")
     for name in recipe.options:
-        if name in _RESERVED:
+        if name in RESERVED:
             raise ValueError(
                 f"{name} is set by the sweep or by the recipe's search: remove it from the recipe's options"
             )
@@ -127,7 +127,7 @@ def _checked(recipe: Recipe) -> Recipe:
 
 
 def _search(search: Mapping[str, Any], what: str) -> Search:
-    missing = [name for name in _SEARCHED if name not in search]
+    missing = [name for name in SEARCHED if name not in search]
     if missing:
         raise ValueError(f"{what} lacks {', '.join(missing)}")
     found: Search = {}

@@ -18,7 +18,7 @@ _NO_DATA = (".log", ".partial", ".lock", ".md")
 # Corrected labels leave the sizes of a task's files unchanged. Corpora are too large to be read for each command.
 _HASHED_SIZE = 64 * 2**20
 # Tables to which later commands may add entries, and entries that may change because only reports use them.
-_MAY_GROW, _MAY_CHANGE = ("rows", "tasks", "texts", "runs"), ("paper", "metrics")
+_MAY_GROW, _MAY_CHANGE = ("rows", "tasks", "texts", "steps", "runs"), ("paper", "metrics")
 
 
 class Outcome(NamedTuple):
@@ -85,7 +85,7 @@ def study_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     Args:
         folder: a new or empty folder, or that of a study with the same settings.
         settings: the settings that determine the results, as JSON types. Later commands may add entries to "rows",
-            "tasks", "texts" and "runs", and change "seeds" (a number); the largest so far is stored.
+            "tasks", "texts", "steps" and "runs", and change "seeds" (a number); the largest so far is stored.
 
     Raises:
         ValueError: the folder is in use, or contains other files or a study with other settings.

@@ -36,7 +36,7 @@ from fairseq_maelm.studies.folder import data_fingerprint
 from fairseq_maelm.training.options import number_if_it_is_one
 
 _PLACE = re.compile(r"\{([\w-]+)\}")
-# Tables that do not affect results, or that are compared entry by entry.
+# Tables that are compared entry by entry, or by their use in commands.
 _NOT_COMPARED = ("rows", "tasks", "kinds", "steps", "texts")
 Table = Mapping[str, Mapping[str, Any]]
 
@@ -197,6 +197,8 @@ class Steps:
         return {
             **{name: _fingerprint(value) if isinstance(value, list) else str(value) for name, value in own.items()},
             **({"seeds": len(self._values("seed", {}, self.places))} if has_seeds else {}),
+            "steps": {name: [step["run"], step.get("environment")] for name, step in self.steps.items()},
+            "texts": self.content.get("texts", {}),
             "plan": {name: table for name, table in tables.items() if name not in {*self.listed, *_NOT_COMPARED}},
             **{
                 kind: {
@@ -292,8 +294,6 @@ def _refuse_missing(path: Path, needed_by: str) -> None:
 
 def _fingerprint(value: Any) -> Any:
     """Replace a path, or each path in a list, by the fingerprint of its content; return other values unchanged."""
-    if isinstance(value, list):
-        return [_fingerprint(each) for each in value]
-    if not isinstance(value, Path):
-        return value
-    return data_fingerprint(value) if value.is_dir() else sha256_of(value)
+    if isinstance(value, Path):
+        return data_fingerprint(value) if value.is_dir() else sha256_of(value)
+    return [_fingerprint(each) for each in value] if isinstance(value, list) else value

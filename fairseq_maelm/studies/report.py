@@ -49,7 +49,7 @@ class Cell:
             settings.setdefault(described(each.axes["setting"]), []).append(each)
             self.states[each.state] += 1
         best = max(settings.values(), key=_rank, default=[])
-        self.outcomes = best if best and _rank(best)[1] > -math.inf else []
+        self.outcomes = best if best and _rank(best)[0] else []
         self.finished, self.lost = _scores(self.outcomes)
         self.scores = [median_with_losses(scores, self.lost) for scores in zip(*self.finished)]
 
@@ -72,10 +72,13 @@ def _scores(outcomes: Sequence[Outcome]) -> tuple[list[list[float]], int]:
     return finished, sum(each.state in (DIVERGED, FAILED) for each in outcomes)
 
 
-def _rank(outcomes: Sequence[Outcome]) -> tuple[int, float, float]:
+def _rank(outcomes: Sequence[Outcome]) -> tuple[bool, bool, float, float]:
+    """Return the key of a setting: has a score, waits for no seed, median, mean. Numbers of seeds may differ."""
     finished, lost = _scores(outcomes)
     firsts = [scores[0] for scores in finished]
-    return len(firsts) + lost, median_with_losses(firsts, lost), mean(firsts) if firsts else -math.inf
+    median = median_with_losses(firsts, lost)
+    is_whole = not any(each.state == MISSING for each in outcomes)
+    return median > -math.inf, is_whole, median, mean(firsts) if firsts else -math.inf
 
 
 @dataclass
@@ -203,7 +206,8 @@ def _differences(sweep: Sweep) -> list[str]:
     lines = []
     for task in sweep.tasks:
         cells = {model: sweep.cells[task, model] for model in sweep.models}
-        whole = {name: [] if cell.lost else [each[0] for each in cell.finished] for name, cell in cells.items()}
+        whole = {name: [each[0] for each in cell.finished] for name, cell in cells.items()}
+        whole |= {name: [] for name, cell in cells.items() if len(cell.finished) < len(cell.outcomes)}
         found = [difference_of_medians(whole[first], whole[other]) for other in others]
         lines.append([task, *(NOTHING if each is None else with_interval("+.1f", *each) for each in found)])
     if all(cell == NOTHING for line in lines for cell in line[1:]):

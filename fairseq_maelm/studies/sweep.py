@@ -4,12 +4,12 @@ import argparse
 import itertools
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
-from fairseq_maelm.finetuning.recipe import Recipe, Search, check_name
+from fairseq_maelm.finetuning.recipe import RESERVED, Recipe, Search, check_name
 from fairseq_maelm.finetuning.train_command import (
     FROM_CHECKPOINT,
     Counted,
@@ -23,9 +23,11 @@ from fairseq_maelm.options import UsageError, refuse_repeated
 from fairseq_maelm.studies.folder import DIVERGED, FINISHED, outcomes_of
 from fairseq_maelm.studies.log import best_validation
 from fairseq_maelm.studies.plan import Places, Steps
-from fairseq_maelm.training.options import Machine, spelled
+from fairseq_maelm.training.options import Machine, configuration_of, spelled
 
 RANDOM, _BEST = "random", "checkpoint_best.pt"
+# The sections of fairseq's configuration that hold what a sweep sets.
+_SECTIONS = ("common", "checkpoint", "optimization", "dataset", "lr_scheduler")
 # The plan's steps, ordered so that all seeds of a setting come before the next setting.
 _STEPS = {
     "fine-tuning": {
@@ -99,6 +101,18 @@ def refuse_searched(options: Sequence[str], searches: Mapping[str, Search]) -> N
         )
 
 
+def refuse_overriding(words: Sequence[str], count: int) -> None:
+    """Raise a UsageError if the last ``count`` words of a run's command change what the sweep itself sets.
+
+    An option may have several names, so that fairseq's configurations are compared.
+    """
+    before, after = (configuration_of(part) for part in (words[1:-count], words[1:]))
+    for section, name in itertools.product(_SECTIONS, RESERVED):
+        own, other = (each[section].get(name.replace("-", "_")) for each in (before, after))
+        if own != other:
+            raise UsageError(f"--options: {name} is set by the sweep for each run: omit this option")
+
+
 def settings_of(search: Search) -> dict[str, dict[str, Any]]:
     """Return all settings of a grid: folder name -> option -> value."""
     points = [dict(zip(search, values)) for values in itertools.product(*search.values())]
@@ -163,6 +177,8 @@ class Sweep:
             for key, model in {model.kind: model for model in self.models.values()}.items():
                 options = self._options(recipe, model, next(iter(settings.values())), 1, 1)
                 words = self._words(options, tasks[task]["data"], Path("checkpoints"))
+                if args.options:
+                    refuse_overriding(words, len(args.options))
                 try:
                     self.counted[task, key] = count_updates(words, search["batch-size"], model.encoder)
                 except (FileNotFoundError, ValueError) as error:
@@ -184,14 +200,15 @@ class Sweep:
         start = {} if model.random else {"finetune-from-model": model.checkpoint}
         return {**options, **start, "seed": seed}
 
-    def prepare(self, retry_failed: bool) -> None:
-        """Delete earlier checkpoints that need not be kept; with ``retry_failed``, also delete diverged runs."""
-        for each in outcomes_of(self.args.output, *_STEPS) if retry_failed else ():
+    def prepare(self, markers: Collection[Path] = ()) -> None:
+        """Delete earlier checkpoints that need not be kept, and the diverged runs among those with these markers."""
+        for each in outcomes_of(self.args.output, *_STEPS):
             # The checkpoints may have weights that are not finite.
-            if each.state == DIVERGED:
+            if each.state == DIVERGED and each.marker in markers:
                 shutil.rmtree(each.marker.parent)
-        for task, row in {(each.axes["task"], each.axes["row"]) for each in outcomes_of(self.args.output, *_STEPS)}:
-            tidy(self.args.output, self.args.keep_checkpoints, task, row)
+        if self.args.keep_checkpoints is not None:
+            for task, row in {(each.axes["task"], each.axes["row"]) for each in outcomes_of(self.args.output, *_STEPS)}:
+                tidy(self.args.output, self.args.keep_checkpoints, task, row)
 
     # Functions of the plan
 
@@ -214,8 +231,10 @@ class Sweep:
         setting, recipe, model, counted = self._of(places)
         updates = counted.updates_per_epoch[setting["batch-size"]]
         options = self._options(recipe, model, setting, int(places["seed"]), updates)
-        save_dir = Path(places.text("{output}/runs/{task}/{row}/{setting}/seed_{seed}/checkpoints"))
-        return self._words(options, places["data"], save_dir)
+        return self._words(options, places["data"], self._save_dir(places))
+
+    def _save_dir(self, places: Places) -> Path:
+        return Path(places.text("{output}/runs/{task}/{row}/{setting}/seed_{seed}/checkpoints"))
 
     def result(self, places: Places, log: Path) -> dict[str, Any]:
         """Return the best validation of a run."""
@@ -224,10 +243,11 @@ class Sweep:
 
     def tidy(self, places: Places) -> None:
         """Delete the checkpoints of a task and model that need not be kept."""
-        tidy(self.args.output, self.args.keep_checkpoints, places["task"], places["row"])
+        keep, only = self.args.keep_checkpoints, self._save_dir(places).parent
+        tidy(self.args.output, keep or "none", places["task"], places["row"], None if keep else only)
 
 
-def tidy(folder: Path, keep: str, task: str, row: str) -> None:
+def tidy(folder: Path, keep: str, task: str, row: str, only: Path | None = None) -> None:
     """Delete checkpoints of runs that have ended, so that they do not fill the disk.
 
     Failed runs keep their checkpoints to continue from; diverged runs do not.
@@ -238,8 +258,10 @@ def tidy(folder: Path, keep: str, task: str, row: str) -> None:
             ("best"), or all ("all").
         task: the runs' task.
         row: the runs' model.
+        only: folder of a run; the checkpoints of all others stay as they are. None for all runs.
     """
     alike = outcomes_of(folder, *_STEPS, task=task, row=row)
+    alike = [each for each in alike if only is None or each.marker.parent == only]
     finished = [each for each in alike if each.state == FINISHED]
     best = max(finished, key=lambda each: each.result["score"], default=None)
     for each in alike:

@@ -100,6 +100,9 @@ def test_models_are_compared_on_one_text(mlm: Path, tmp_path: Path) -> None:
     text.write_text("A cook bakes the bread.\n" * 20)
     known = ("--text", text, "--vocabulary", DATA, *SMALL)
     analyze(tmp_path / "analysis", f"--checkpoint=MAE-LM={KEPT}", *known)
+    analyze(tmp_path / "analysis", f"--checkpoint=MLM={mlm}", *known)
+    ranks = (tmp_path / "analysis" / "ranks.csv").read_text()
+    assert "\nMLM," in ranks and "\nMAE-LM," in ranks, "a model that is added joins the earlier ones"
     text.write_text("Every sailor takes the harbour home.\n" * 20)
     with pytest.raises(SystemExit, match="MAE-LM.json has results from before the text changed"):
         analyze(tmp_path / "analysis", f"--checkpoint=MAE-LM={KEPT}", f"--checkpoint=MLM={mlm}", *known)

@@ -85,7 +85,8 @@ def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
     [
         ({}, []),
         ({"distributed_world_size": 2, "update_freq": [2]}, []),
-        ({"max_update": 200, "attention": "plain"}, []),
+        ({"attention": "plain"}, []),
+        ({"max_update": 200}, ["max-update 100 (now 200)"]),
         ({"texts": None, "given": {}}, []),
         ({"mask_prob_end": None}, ["mask-prob-end 0.1 (now None)"]),
         ({"decoder_layers": 3}, ["decoder-layers 2 (now 3)"]),
@@ -95,6 +96,16 @@ def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
 )
 def test_what_differs_is_what_decides_the_result(changes: dict[str, Any], expected: list[str]) -> None:
     assert different_settings(configuration(), configuration(**changes)) == expected
+
+
+def test_the_last_update_may_change_if_nothing_depends_on_it() -> None:
+    def differ(**changes: Any) -> list[str]:
+        return different_settings(configuration(**changes), configuration(**changes, max_update=200))
+
+    assert differ(mask_prob_end=None) == [] and differ(mask_prob_end=0.1) != []
+    before, now = configuration(mask_prob_end=None), configuration(mask_prob_end=None, max_update=200)
+    before["lr_scheduler"] = now["lr_scheduler"] = {"_name": "tri_stage", "phase_ratio": "[0.1, 0.4, 0.5]"}
+    assert different_settings(before, now) == ["max-update 100 (now 200)"]
 
 
 def test_another_decoder_of_the_same_architecture_is_another_setting() -> None:

@@ -80,6 +80,14 @@ def test_the_newest_whole_checkpoint_takes_its_place(folder, caplog, damage):
     assert f"training continues from the newest intact checkpoint, {folder}/checkpoint2.pt (15 updates)" in caplog.text
 
 
+def test_checkpoints_from_before_a_reset_come_last(folder):
+    """After --reset-optimizer the updates begin at 0 again, and fairseq's history goes on."""
+    history = [{"criterion_name": CRITERION, "num_updates": updates} for updates in (15, 3)]
+    (folder / "checkpoint_last.pt").unlink()
+    save(folder / "checkpoint_best.pt", 3, optimizer_history=history)
+    assert start(folder)[0] == str(folder / "checkpoint_best.pt")
+
+
 def test_what_cannot_be_continued_is_passed_over(folder, caplog):
     (folder / "checkpoint_last.pt").unlink()
     flip(folder / "checkpoint2.pt")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.plan import Steps
 
 
@@ -37,3 +38,16 @@ def test_a_step_waits_for_earlier_ones_only(key: str, other: str, tmp_path: Path
     steps = {"first": own, "second": {**own, key: other}, "third": own}
     with pytest.raises(ValueError, match=f"the plan's step 'second' waits for '{other}': list that step before it"):
         Steps({"steps": steps}, {}, {}, {"output": tmp_path}, [])
+
+
+def test_commands_and_texts_of_a_plan_are_settings(tmp_path: Path) -> None:
+    def settings(run: str, text: str) -> dict[str, Any]:
+        content = {"steps": {"first": {"marker": "m", "run": run}}, "texts": {"more": text}}
+        return Steps(content, {}, {}, {"output": tmp_path}, []).settings()
+
+    with study_folder(tmp_path / "study", settings("train --lr 1", "a")):
+        pass
+    for run, text in (("train --lr 99", "a"), ("train --lr 1", "b")):
+        other = study_folder(tmp_path / "study", settings(run, text))
+        with pytest.raises(ValueError, match="holds a study with other settings .(steps first|texts more): "), other:
+            pass

@@ -50,6 +50,9 @@ def outcomes(results: dict[float, Sequence[Result]], task: str = "T", model: str
         # Equal medians are decided by the mean, and then by the order.
         ({1e-5: [60, 61, 62], 2e-5: [60.5, 61, 62]}, (2e-5, (61.0,))),
         ({1e-5: [60, 61, 62], 2e-5: [62, 61, 60]}, (1e-5, (61.0,))),
+        # Settings may have different numbers of seeds, and one that lost all of many does not hide another.
+        ({1e-5: [60] * 5, 2e-5: [90, 91, 92]}, (2e-5, (91.0,))),
+        ({1e-3: [DIVERGED] * 5, 2e-5: [90, 91, 92]}, (2e-5, (91.0,))),
         # The first validation set chooses, and each has its median.
         ({1e-5: [(80.0, 70.0), (81.0, 90.0), (82.0, 80.0)], 2e-5: [(79.0, 99.0)] * 3}, (1e-5, (81.0, 80.0))),
     ],
@@ -166,6 +169,7 @@ def test_what_is_missing_is_shown_and_not_averaged(tmp_path: Path) -> None:
     assert scores["random"][1] == "40.0/41.0 (40.0..40.0/41.0..41.0) [2 runs missing]"
     assert "AVG: mean over RTE, without MNLI, SQuAD." in text
     assert "2 of 27 runs are missing: the table is not final." in text
+    assert tables_of(text)[1]["MNLI"] == ["\u2013"], "differences need all seeds of both"
     with open(tmp_path / "runs.csv", encoding="utf-8") as stream:
         lines = list(csv.DictReader(stream))
     first = {"task": "RTE", "model": "ours", "lr": "1e-05", "batch-size": "16", "seed": "1", "state": FINISHED}

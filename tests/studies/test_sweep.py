@@ -8,7 +8,8 @@ import pytest
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.finetuning.recipe import Recipe
 from fairseq_maelm.options import UsageError
-from fairseq_maelm.studies.sweep import choose, refuse_searched, settings_of, tidy
+from fairseq_maelm.studies.sweep import choose, refuse_overriding, refuse_searched, settings_of, tidy
+from fairseq_maelm.training.options import USER_DIR
 
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32), "epochs": (3,), "warm-up": (0.06,)}
 
@@ -47,6 +48,20 @@ def test_options_for_all_runs_are_none_of_the_grid() -> None:
             refuse_searched(options, {"RTE": SEARCH})
 
 
+def test_options_for_all_runs_cannot_change_what_the_sweep_sets() -> None:
+    words = ["fairseq-train", "data", "--user-dir", str(USER_DIR), "--task", "maelm_sentences", "--arch", "maelm_tiny"]
+    words += ["--seed", "1", "--batch-size", "16", "--lr", "1e-3", "--optimizer", "fused_adamw"]
+    refuse_overriding([*words, "--pooler-dropout", "0.2"], 2)
+    for option, name in (
+        ("--seed", "seed"),
+        ("--max-sentences", "batch-size"),
+        ("--learning-rate", "lr"),
+        ("--max-epoch", "max-epoch"),
+    ):
+        with pytest.raises(UsageError, match=f"--options: {name} is set by the sweep for each run"):
+            refuse_overriding([*words, option, "7"], 2)
+
+
 # Checkpoints
 
 
@@ -78,6 +93,11 @@ def test_which_checkpoints_are_kept(folder: Path) -> None:
     assert len(left(folder, "all")) == 12
     assert left(folder, "best") == ["a2 best", "b1 best"]
     assert left(folder, "none") == []
+
+
+def test_a_command_without_the_option_leaves_the_checkpoints_of_earlier_ones(folder: Path) -> None:
+    tidy(folder, "none", "RTE", "a", folder / "runs" / "RTE" / "a" / "2")
+    assert len(left(folder, "all")) == 10
 
 
 def test_what_failed_can_go_on_and_what_diverged_cannot(folder: Path) -> None:

@@ -49,7 +49,7 @@ def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: s
         ValueError, OSError: an input, a model or the folder cannot be used; nothing has been measured then.
     """
     tasks = read_tasks(settings)
-    origins = {task.name: _checksum(map(sha256_of, task.files)) for task in tasks}
+    origins = {task.name: _checksum(f"{file.name} {sha256_of(file)}" for file in task.files) for task in tasks}
     prints = {model.name: _checksum([fingerprint_of(model.path), str(model.random_seed)]) for model in models}
     left = {model.name: _unfinished(output, model.name, prints[model.name], tasks, origins) for model in models}
     for model in models:
@@ -59,14 +59,17 @@ def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: s
         for model in models:
             if left[model.name]:
                 _measure(model, prints[model.name], left[model.name], origins, settings, output, device)
-        results = [_read_results(output / _RESULTS_FOLDER / model.name, tasks) for model in models]
+        folders = [output / _RESULTS_FOLDER / model.name for model in models]
+        # Models of earlier commands come last, as far as they have been measured on the same tasks.
+        folders += [path for path in sorted((output / _RESULTS_FOLDER).iterdir()) if _has_all(path, tasks, origins)]
+        results = [_read_results(folder, tasks) for folder in dict.fromkeys(folders)]
         write_json(output / "results.json", {"settings": settings.recorded(), "models": results})
         write_bytes(output / _TABLE_FILE, table(results).encode("utf-8"))
     return output / _TABLE_FILE
 
 
 def _checksum(parts: Iterable[str]) -> str:
-    return hashlib.sha256(" ".join(parts).encode("ascii")).hexdigest()
+    return hashlib.sha256(" ".join(parts).encode("utf-8")).hexdigest()
 
 
 def _open(model: Probed, settings: ProbeSettings) -> CheckpointEncoder:
@@ -88,6 +91,11 @@ def _unfinished(output: Path, name: str, model: str, tasks: list[Task], origins:
                 f"{file} has results of a different {other} of the same name: choose another name or folder"
             )
     return left
+
+
+def _has_all(folder: Path, tasks: list[Task], origins: dict[str, str]) -> bool:
+    files = {task.name: folder / f"{task.name}.json" for task in tasks}
+    return all(file.is_file() and read_json(file)["input"] == origins[name] for name, file in files.items())
 
 
 def _measure(
