@@ -55,7 +55,6 @@ def test_options_for_all_runs_cannot_change_what_the_sweep_sets() -> None:
     for option, name in (
         ("--seed", "seed"),
         ("--max-sentences", "batch-size"),
-        ("--learning-rate", "lr"),
         ("--max-epoch", "max-epoch"),
     ):
         with pytest.raises(UsageError, match=f"--options: {name} is set by the sweep for each run"):
