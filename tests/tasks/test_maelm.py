@@ -199,7 +199,7 @@ def test_validation_on_the_training_split_leaves_training_as_it_is(monkeypatch, 
 def test_a_changing_rate_needs_an_end_of_the_run(monkeypatch):
     with pytest.raises(ValueError, match="--mask-prob-end needs --max-update"):
         Run(monkeypatch, max_update=0).batches()
-    with pytest.raises(ValueError, match="mask probability"):
+    with pytest.raises(ValueError, match="--mask-prob-end must be between 0 and 1"):
         task_of(mask_prob_end=1.0)
     with pytest.raises(ValueError, match="mask probability"):
         task_of(mask_prob=0.0, mask_prob_end=0.1)
