@@ -93,10 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Pretrain, or print the fairseq-train command."""
     folders = [Path(folder) for folder in args.data.split(":")]
-    shards = sorted(path.parent for path in folders[0].glob("*/dict.txt"))
-    if not (folders[0] / "dict.txt").is_file() and shards:
-        raise UsageError(f"{folders[0]} is a folder of shards: give {':'.join(map(str, shards))} as DATA")
     if not (folders[0] / "dict.txt").is_file():
+        if shards := sorted(path.parent for path in folders[0].glob("*/dict.txt")):
+            raise UsageError(f"{folders[0]} is a folder of shards: give {':'.join(map(str, shards))} as DATA")
         raise FileNotFoundError(
             f"there is no dict.txt in {folders[0]}: DATA must be the folder of `maelm prepare corpus`"
         )

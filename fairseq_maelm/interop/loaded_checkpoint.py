@@ -1,6 +1,7 @@
 """Load a checkpoint with its model and vocabulary, to export it or to verify an import."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class LoadedCheckpoint:
         config = self.options
         return str(config.imported_as)
 
-    @property
+    @cached_property
     def source_files(self) -> SourceFiles | None:
         """Files of the imported model; None without an import, or if the vocabulary has been replaced."""
         kind, folders = self.imported_as, [self.data, self.checkpoint.path.parent]

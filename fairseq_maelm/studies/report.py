@@ -206,8 +206,8 @@ def _differences(sweep: Sweep) -> list[str]:
     lines = []
     for task in sweep.tasks:
         cells = {model: sweep.cells[task, model] for model in sweep.models}
-        whole = {name: [each[0] for each in cell.finished] for name, cell in cells.items()}
-        whole |= {name: [] for name, cell in cells.items() if len(cell.finished) < len(cell.outcomes)}
+        are_all = {name: len(cell.finished) == len(cell.outcomes) for name, cell in cells.items()}
+        whole = {name: [each[0] for each in cell.finished if are_all[name]] for name, cell in cells.items()}
         found = [difference_of_medians(whole[first], whole[other]) for other in others]
         lines.append([task, *(NOTHING if each is None else with_interval("+.1f", *each) for each in found)])
     if all(cell == NOTHING for line in lines for cell in line[1:]):

@@ -86,11 +86,8 @@ def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
     """
     try:
         file = read(args.input, settings.layout, labeled=False)
-    except ValueError:
-        return False
-    if settings.layout.form == "conllu":
-        return True
-    try:
+        if settings.layout.form == "conllu":
+            return True
         labels = [label for sentence in file.sentences for label in convert(sentence.labels, settings.scheme)]
     except ValueError:
         return False

@@ -54,7 +54,8 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
         raise refuse(
             folder, f"its tokenizer has the id {max(numbers.values())}, but its model has only {rows} embeddings"
         )
-    special = _special_numbers(folder, numbers, like_bert)
+    named = _named_tokens(folder)
+    special = _special_numbers(folder, numbers, named, like_bert)
     if pad not in (None, special["<pad>"]):
         raise refuse(folder, f"the id of padding is {special['<pad>']} in its tokenizer, but {pad} in its model")
     first, last = [special[symbol] for symbol in FAIRSEQ_SYMBOLS], special[MASK_SYMBOL]
@@ -67,13 +68,17 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
     if order != list(range(rows)):
         content = renumber(content, {theirs: ours for ours, theirs in enumerate(order)}, folder)
     files = {TOKENIZER_FILE: content.encode("utf-8")}
-    if (folder / MODEL_FILE).is_file() and not _added_words(tokenizer, folder):
-        symbols = _check_pieces(folder, symbols)
-        files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
+    if (folder / MODEL_FILE).is_file():
+        pieces = set(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
+        added = {token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special}
+        # The model cannot produce ordinary tokens that were added to its pieces.
+        if added <= pieces:
+            symbols = _check_pieces(folder, symbols, pieces)
+            files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
     encode = encode_of(tokenizer)
     if file.is_file():
         _warn_of_other_tokens(folder, encode)
-    _warn_of_special_tokens(folder)
+    _warn_of_special_tokens(folder, named)
     return SourceVocabulary(order, symbols, files, encode)
 
 
@@ -133,15 +138,8 @@ def encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
     return lambda text: list(encode_text(tokenizer, text).ids)
 
 
-def _added_words(tokenizer: Any, folder: Path) -> set[str]:
-    """Return the ordinary tokens that were added to the pieces of a sentencepiece model, which it cannot produce."""
-    added = {token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special}
-    return added.difference(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
-
-
-def _warn_of_special_tokens(folder: Path) -> None:
+def _warn_of_special_tokens(folder: Path, named: dict[str, Any]) -> None:
     """Log a warning if the source has special tokens without a role: only roles have symbols in our dictionary."""
-    named = _named_tokens(folder)
     # The second is the name in version 5 of transformers.
     extra = named.get("additional_special_tokens") or named.get("extra_special_tokens") or []
     if isinstance(extra, list) and extra:
@@ -155,6 +153,7 @@ def _warn_of_special_tokens(folder: Path) -> None:
 
 
 def _named_tokens(folder: Path) -> dict[str, Any]:
+    """Return the settings of the tokenizer, which name its special tokens."""
     named: dict[str, Any] = {}
     for name in ("special_tokens_map.json", _SETTINGS):
         if (folder / name).is_file():
@@ -162,9 +161,8 @@ def _named_tokens(folder: Path) -> dict[str, Any]:
     return named
 
 
-def _special_numbers(folder: Path, numbers: dict[str, int], like_bert: bool) -> dict[str, int]:
+def _special_numbers(folder: Path, numbers: dict[str, int], named: dict[str, Any], like_bert: bool) -> dict[str, int]:
     """Return the source's id for each of our special symbols."""
-    named = _named_tokens(folder)
     found: dict[str, int] = {}
     for symbol, (roles, spellings) in _ROLES.items():
         given = [each["content"] if isinstance(each, dict) else each for each in map(named.get, roles)]
@@ -197,9 +195,8 @@ def _symbols(rows: Sequence[tuple[int, str | None]]) -> list[str]:
     return symbols
 
 
-def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
+def _check_pieces(folder: Path, symbols: list[str], pieces: set[str]) -> list[str]:
     """Replace symbols that are not pieces of the sentencepiece model by filler symbols."""
-    pieces = set(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
     missing = pieces.difference(symbols)
     if missing:
         raise refuse(folder, f"{len(missing)} pieces of {MODEL_FILE} have no id, such as {sorted(missing)[0]!r}")
