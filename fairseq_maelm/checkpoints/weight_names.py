@@ -190,7 +190,7 @@ FAIRSEQ_ROBERTA = Family(
 FAMILIES = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     **dict.fromkeys(("mpnet", "maelm"), MPNET),
-    "modernbert": MODERNBERT,
+    **dict.fromkeys(("modernbert", "maelm-modern"), MODERNBERT),
     "bert": BERT,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
@@ -205,7 +205,7 @@ def _names(
     stacks = {"encoder": family.layers}
     if architecture == "masked-lm":
         table |= {ours: (theirs,) for ours, theirs in family.lm_head.items()}
-        if options["decoder_layers"]:
+        if options["decoder_layers"] and str(options.get("decoder_attention")) != "shared":
             table |= {ours: (theirs,) for ours, theirs in family.decoder.items()}
             stacks["decoder"] = "decoder.layer.{}."
     elif head is not None:

@@ -17,6 +17,8 @@ class MaelmConfig(MPNetConfig):
             (the mask symbol, but the decoder reads the mask embedding instead of the encoder's state).
         encoder_positions: "original", or "consecutive" to renumber the encoder's input tokens without gaps.
         decoder_layers: number of decoder layers; with 0, the LM head is applied to the encoder's states.
+        decoder_attention: "self" for a decoder with self-attention, or "shared" if so many of the encoder's own layers
+            predict masks: they are spread evenly, up to the last layer, and no visible token reads a mask.
         decoder_hidden_size: width of the decoder, by default the encoder's.
         decoder_intermediate_size: width of the decoder's feed-forward networks, by default the encoder's.
         decoder_attention_heads: number of the decoder's attention heads, by default the encoder's.
@@ -34,6 +36,7 @@ class MaelmConfig(MPNetConfig):
         masked_input: str = "dropped",
         encoder_positions: str = "original",
         decoder_layers: int = 0,
+        decoder_attention: str = "self",
         decoder_hidden_size: int | None = None,
         decoder_intermediate_size: int | None = None,
         decoder_attention_heads: int | None = None,
@@ -47,6 +50,7 @@ class MaelmConfig(MPNetConfig):
         self.masked_input = masked_input
         self.encoder_positions = encoder_positions
         self.decoder_layers = decoder_layers
+        self.decoder_attention = decoder_attention
         self.decoder_hidden_size = decoder_hidden_size or self.hidden_size
         self.decoder_intermediate_size = decoder_intermediate_size or self.intermediate_size
         self.decoder_attention_heads = decoder_attention_heads or self.num_attention_heads

@@ -20,8 +20,12 @@ OFFSET = 2
 
 
 def hide(bias: Tensor | None, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Set a bias <dtype>[B, H or 1, S or 1, S] to the minimum of ``dtype`` where ``attention_mask`` [B, S] is 0."""
-    hidden = attention_mask[:, None, None, :] == 0
+    """Set a bias <dtype>[B, H or 1, S or 1, S] to the minimum of ``dtype`` where ``attention_mask`` is 0.
+
+    The mask is [B, S] for keys, or [B, S, S] for queries and keys.
+    """
+    by_query = attention_mask if attention_mask.dim() == 3 else attention_mask[:, None]
+    hidden = by_query[:, None] == 0
     if bias is None:
         bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
     # With -inf, a sequence of padding alone would give NaN.
@@ -72,7 +76,10 @@ class MaelmEncoder(nn.Module):
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(MaelmLayer(config) for _ in range(config.num_hidden_layers))
+        depth, count = config.num_hidden_layers, config.decoder_layers
+        self.layer = nn.ModuleList(MaelmLayer(config) for _ in range(depth))
+        # Layers that predict masks, if the decoder shares the encoder's layers.
+        self.with_masks = [math.ceil(number * depth / count) - 1 for number in range(1, count + 1)]
         self.positions = config.max_position_embeddings - OFFSET
         self.relative_attention_bias: nn.Embedding | None = None
         if config.relative_attention_buckets != "none":
@@ -99,11 +106,20 @@ class MaelmEncoder(nn.Module):
         index = positions[:, None, :] - positions[:, :, None] + self.positions - 1
         return of_distance.t().index_select(1, index.flatten()).unflatten(1, index.shape).transpose(0, 1)
 
-    def forward(self, states: Tensor, bias: Tensor | None, output_attentions: bool) -> tuple[list, list]:
-        """Return the states <float>[B, S, D] before and after each layer, and the layers' attention weights or None."""
+    def forward(
+        self, states: Tensor, bias: Tensor | None, output_attentions: bool, masks: Tensor | None = None
+    ) -> tuple[list, list]:
+        """Return the states <float>[B, S, D] before and after each layer, and the layers' attention weights or None.
+
+        ``masks`` <bool>[B, S] skip the layers that do not predict them.
+        """
         all_states, all_weights = [states], []
-        for layer in self.layer:
-            states, weights = layer(states, bias, output_attentions)
+        for number, layer in enumerate(self.layer):
+            after, weights = layer(states, bias, output_attentions)
+            if masks is None or number in self.with_masks:
+                states = after
+            else:
+                states = torch.where(masks[..., None], states, after)
             all_states.append(states)
             all_weights.append(weights)
         return all_states, all_weights

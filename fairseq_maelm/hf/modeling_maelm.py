@@ -64,12 +64,14 @@ class MaelmModel(MaelmPreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         head_mask: None = None,
+        masks: Tensor | None = None,
     ) -> tuple | BaseModelOutputWithPooling:
         """Encode tokens <int64>[B, S], or their embeddings <float>[B, S, D].
 
         ``attention_mask`` <int64>[B, S] is 1 at tokens and 0 at padding, by default derived from ``input_ids``.
         ``position_ids`` <int64>[B, S] are positions in the original sequence plus 2, by default consecutive. Older
-        versions of transformers pass ``head_mask=None``.
+        versions of transformers pass ``head_mask=None``. ``masks`` <bool>[B, S] are tokens that the others do not read,
+        and that pass only the layers which predict them.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -81,11 +83,13 @@ class MaelmModel(MaelmPreTrainedModel):
         states = self.embeddings(input_ids=input_ids, position_ids=position_ids, inputs_embeds=states)
         places = torch.arange(length, device=states.device)[None, :] if position_ids is None else position_ids
         bias = self.encoder.position_bias(places)
+        if attention_mask is not None and masks is not None:
+            attention_mask = attention_mask.bool()[:, None] & (masks[:, :, None] | ~masks[:, None])
         if attention_mask is not None:
             bias = hide(bias, attention_mask, states.dtype)
         weights_wanted = self.config.output_attentions if output_attentions is None else output_attentions
         states_wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        all_states, all_weights = self.encoder(states, bias, weights_wanted)
+        all_states, all_weights = self.encoder(states, bias, weights_wanted, masks)
         output = BaseModelOutputWithPooling(
             last_hidden_state=all_states[-1],
             hidden_states=tuple(all_states) if states_wanted else None,
@@ -103,7 +107,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__(config)
         self.mpnet = MaelmModel(config)
-        self.decoder = MaelmDecoder(config) if config.decoder_layers else None
+        self.decoder = MaelmDecoder(config) if config.decoder_layers and config.decoder_attention == "self" else None
         self.lm_head = MaelmLMHead(config)
         self.post_init()
 
@@ -137,9 +141,13 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
 
         Returns:
             states <float>[B, T, D] with the mask embedding at other positions, position ids <int64>[B, T], and the
-            encoder's output.
+            encoder's output. If layers of the encoder predict masks, the states at masks are theirs.
         """
         masked = input_ids == self.config.mask_token_id
+        if self.config.decoder_attention == "shared":
+            position_ids = (inside.cumsum(dim=1) - 1).clamp(min=0) + OFFSET
+            output = self.mpnet(input_ids, inside, position_ids, return_dict=True, masks=masked, **options)
+            return output.last_hidden_state, position_ids, output
         dropped = masked if self.config.masked_input == "dropped" else torch.zeros_like(masked)
         visible = inside & ~dropped
         position_ids = (inside.cumsum(dim=1) - 1).clamp(min=0) + OFFSET

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT_SETTINGS
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS
 from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES, Target, labels_of
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 
@@ -46,7 +46,7 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
         "eos_token_id": dictionary.eos(),
         "tie_word_embeddings": True,
     }
-    if target.format == "modernbert":
+    if FAMILIES[target.format] is MODERNBERT:
         settings |= _modernbert_settings(source)
     else:
         settings |= {
@@ -65,6 +65,8 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
         settings["embedding_size"] = config.encoder_embed_dim
     elif target.format == "maelm":
         settings |= _maelm_settings(source, target)
+    elif target.format == "maelm-modern":
+        settings |= _maelm_modern_settings(source)
     return settings | _label_settings(target)
 
 
@@ -108,6 +110,21 @@ def _modernbert_settings(source: LoadedCheckpoint) -> dict[str, Any]:
     }
 
 
+def _maelm_modern_settings(source: LoadedCheckpoint) -> dict[str, Any]:
+    code, names = "modeling_maelm_modern.MaelmModern", ("encoder", "masked-lm")
+    return {
+        "auto_map": {
+            "AutoConfig": "configuration_maelm_modern.MaelmModernConfig",
+            **{AUTO_CLASSES[name]: f"{code}{ARCHITECTURES[name]}" for name in names},
+        },
+        "mask_token_id": source.model.mask_index,
+        "masked_input": "dropped",
+        "encoder_positions": "original",
+        "decoder_layers": source.options.decoder_layers,
+        "decoder_attention": "shared",
+    }
+
+
 def _maelm_settings(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
     config, view = source.options, source.checkpoint.view
     settings: dict[str, Any] = {
@@ -128,6 +145,10 @@ def _maelm_settings(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
             "masked_input": asked if view.asks_with_masks else "dropped",
             "encoder_positions": view.positions,
             "decoder_layers": config.decoder_layers,
+            "decoder_attention": str(config.decoder_attention),
+        }
+    if target.architecture == "masked-lm" and config.decoder_attention == "self":
+        settings |= {
             "decoder_hidden_size": config.decoder_embed_dim,
             "decoder_intermediate_size": config.decoder_ffn_embed_dim,
             "decoder_attention_heads": config.decoder_attention_heads,

@@ -12,6 +12,7 @@ from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.compare_outputs import Agreement
+from fairseq_maelm.interop.export.settings import MODEL_CODE
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 
@@ -79,7 +80,7 @@ def model_card(
         more: further sections.
     """
     notes = ["`truncation=True` cuts inputs to the model's positions."]
-    if target.format == "maelm":
+    if target.format in MODEL_CODE:
         notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
     if (target.format, target.architecture) == ("mpnet", "encoder"):
         notes.append("The model has no trained pooler: use `last_hidden_state`, not `pooler_output`.")
@@ -145,7 +146,7 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
     """Return a Python example that opens the folder and runs the model."""
     _, text, result = _USE[target.architecture]
     text = text.format(mask=source.mask_text)
-    remote = ", trust_remote_code=True" if target.format == "maelm" else ""
+    remote = ", trust_remote_code=True" if target.format in MODEL_CODE else ""
     lines = [
         f"from transformers import {target.auto_class}, AutoTokenizer",
         f'tokenizer = AutoTokenizer.from_pretrained("{name}"{remote})',

@@ -26,7 +26,7 @@ from fairseq_maelm.interop.export.complete_folder import (
 from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
 from fairseq_maelm.interop.export.model_card import compared, model_card, training_section
-from fairseq_maelm.interop.export.settings import ExportSettings
+from fairseq_maelm.interop.export.settings import MODEL_CODE, ExportSettings
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, open_source_tokenizer
@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_FILE = "checkpoint_best.pt"
 CARD_FILE = "README.md"
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
-# The code in folders of the format maelm.
-MODEL_CODE = ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,7 @@ def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> d
 
 
 def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write config.json, the weights cast to ``dtype`` and, for the format "maelm", the model's code."""
+    """Write config.json, the weights cast to ``dtype`` and, for our own formats, the model's code."""
     settings = configuration(source, target)
     # Version 5 of transformers would compute in the weights' data type.
     data_types = {name for name in ("dtype", "torch_dtype") if name in settings}
@@ -166,9 +164,8 @@ def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: t
     else:
         (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     save_weights(cast_floats(model_weights(source, target), dtype), folder / WEIGHTS_FILE)
-    if target.format == "maelm":
-        for name in MODEL_CODE:
-            shutil.copyfile(Path(__file__).parents[2] / "hf" / name, folder / name)
+    for name in MODEL_CODE.get(target.format, ()):
+        shutil.copyfile(Path(__file__).parents[2] / "hf" / name, folder / name)
 
 
 def model_weights(source: LoadedCheckpoint, target: Target) -> dict[str, Tensor]:
@@ -179,7 +176,7 @@ def model_weights(source: LoadedCheckpoint, target: Target) -> dict[str, Tensor]
     if family.token_types:
         prefix = "" if target.architecture == "encoder" else family.prefix
         weights[f"{prefix}embeddings.token_type_embeddings.weight"] = torch.zeros(family.token_types, width)
-    if family.has_pooler and target.format != "maelm" and target.architecture == "encoder":
+    if family.has_pooler and target.format not in MODEL_CODE and target.architecture == "encoder":
         # Stock encoders have a pooler, and ours does not; this one is tanh alone.
         weights |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
     if target.kept is not None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, MPNET_BUCKETS
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MPNET_BUCKETS
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, FORMATS
+from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, FORMATS, MODEL_CODE
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles
 from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
@@ -78,28 +78,33 @@ def choose_target(
     if found and architecture is None and wanted == "masked-lm":
         encoder = Target(form, "encoder")
         if not obstacles(source, encoder):
-            logger.warning("only the encoder is exported, without prediction of masks: %s", "; ".join(found))
+            reasons = f"{'; '.join(found)}{_other_format(source, target)}"
+            logger.warning("only the encoder is exported, without prediction of masks: %s", reasons)
             return encoder
     if found:
-        other = "" if obstacles(source, replace(target, format="maelm")) else " --format maelm represents it."
-        raise ValueError(
-            f"{source.checkpoint.path} cannot become a {target.class_name} of Hugging Face: {'; '.join(found)}.{other}"
-        )
+        reasons = f"{'; '.join(found)}{_other_format(source, target)}"
+        raise ValueError(f"{source.checkpoint.path} cannot become a {target.class_name} of Hugging Face: {reasons}")
     return target
+
+
+def _other_format(source: LoadedCheckpoint, target: Target) -> str:
+    ours = (form for form in MODEL_CODE if not obstacles(source, replace(target, format=form)))
+    return "".join(f". --format {form} represents it" for form in ours)
 
 
 def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
     """Return the reasons why the format cannot represent the target; empty if there are none."""
-    layer = source.options.layer
-    if (layer == "modern") != (target.format == "modernbert"):
+    layer, family = source.options.layer, FAMILIES[target.format]
+    if (layer == "modern") != (family is MODERNBERT):
         return [
-            f"its layers are {layer}, but --format modernbert is for modern layers only, and other formats are "
-            "for all others"
+            f"its layers are {layer}, but --format modernbert and maelm-modern are for modern layers only, and other "
+            "formats are for all others"
         ]
+    if target.format == "maelm-modern" and target.architecture != "masked-lm":
+        return ["--format maelm-modern is only for predicting masks: use --format modernbert"]
     found = _obstacles_of_positions(source.options, target.format)
     if target.architecture == "masked-lm":
         found += _obstacles_of_prediction(source, target.format)
-    family = FAMILIES[target.format]
     if family.eps is not None and source.options.layer_norm_eps != family.eps:
         found.append(
             f"its LayerNorms add {source.options.layer_norm_eps} to the variance, but those of "
@@ -122,11 +127,12 @@ def _obstacles_of_positions(config: Any, form: str) -> list[str]:
             f"its relative positions are {buckets[0]} buckets {buckets[1]}/{buckets[2]}, but transformers' MPNet "
             "always computes T5's 32/128, whatever its configuration says, so its results would be wrong"
         ]
-    if form not in ("mpnet", "maelm", "modernbert") and buckets[0] != "none":
+    is_modern = FAMILIES[form] is MODERNBERT
+    if form not in ("mpnet", "maelm") and not is_modern and buckets[0] != "none":
         return [f"it has a relative position bias, but {FORMATS[form]} has absolute positions only"]
-    if config.local_attention and form != "modernbert":
+    if config.local_attention and not is_modern:
         return [f"its layers have local attention, but {FORMATS[form]} has only global attention"]
-    if (config.positions == "rotary") != (form == "modernbert"):
+    if (config.positions == "rotary") != is_modern:
         return [f"its positions are {config.positions}, but those of {FORMATS[form]} are not"]
     return []
 
@@ -135,11 +141,17 @@ def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
     model, view, found = source.model, source.checkpoint.view, []
     if model.lm_head is None:
         found.append("the checkpoint has no LM head, because it was fine-tuned")
-    if model.decoder is not None and model.decoder.reads_encoder:
+    attention = "none" if model.decoder is None else model.decoder.attention
+    if attention == "shared" and form in MODEL_CODE:
+        if view.asks_with_masks:
+            found.append(f"its encoder sees most masks (--encoder-mask-fraction {view.mask_fraction})")
+    elif form == "maelm-modern":
+        found.append("no layers of its encoder predict masks (--decoder-attention shared)")
+    elif model.decoder is not None and model.decoder.reads_encoder:
         found.append(f"masks read the encoder's states (--decoder-attention {model.decoder.attention})")
-    elif model.decoder is not None and form != "maelm":
+    elif model.decoder is not None and form not in MODEL_CODE:
         found.append(f"it predicts masked tokens by its decoder, which {FORMATS[form]} does not have")
-    elif form != "maelm" and (not view.asks_with_masks or view.masked_input == "reset"):
+    elif form not in MODEL_CODE and (not view.asks_with_masks or view.masked_input == "reset"):
         found.append(f"its encoder does not predict from <mask> (--masked-input {view.masked_input})")
     return found
 

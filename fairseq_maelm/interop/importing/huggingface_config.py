@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT_SETTINGS, MPNET_BUCKETS
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS, MPNET_BUCKETS
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export.configuration import SETTING_NAMES
-from fairseq_maelm.interop.export.settings import ARCHITECTURES
+from fairseq_maelm.interop.export.settings import ARCHITECTURES, FORMATS, MODEL_CODE
 from fairseq_maelm.interop.importing.source import MLM_TASK, refuse
 from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
 
@@ -73,7 +73,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise refuse(folder, f"model_type is {kind!r}: {_OTHER_MODELS[kind]}")
     if kind not in FAMILIES:
         raise refuse(folder, f"model_type {kind!r} is not one of {', '.join(FAMILIES)}")
-    if config.get("auto_map") and kind != "maelm":
+    if config.get("auto_map") and kind not in MODEL_CODE:
         raise refuse(folder, "config.json names code in the folder (auto_map), and such code is never run")
     _check_sizes(folder, config)
     if FAMILIES[kind].position_offset and padding(config) is None:
@@ -82,7 +82,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
         raise refuse(folder, f"layer_norm_eps is {eps!r}, not a number from {SMALLEST_EPS} to {LARGEST_EPS}")
     named = str(config.get("architectures"))
-    for name, ours in (_EXPECTED_OF_MODERNBERT if kind == "modernbert" else _EXPECTED).items():
+    for name, ours in (_EXPECTED_OF_MODERNBERT if _is_modern(config) else _EXPECTED).items():
         if name in _OF_SEQUENCE_CLASSIFICATION and ARCHITECTURES["sequence-classification"] not in named:
             continue
         if config.get(name, ours) != ours:
@@ -114,7 +114,7 @@ def _layer_norm_eps(config: dict[str, Any]) -> Any:
     fixed = FAMILIES[config["model_type"]].eps
     if fixed is not None:
         return fixed
-    if config["model_type"] == "modernbert":
+    if _is_modern(config):
         return config.get("norm_eps", 1e-5)
     return config.get("layer_norm_eps", 1e-12)
 
@@ -159,7 +159,7 @@ def _check_electra(folder: Path, config: dict[str, Any]) -> None:
 
 _OF_FAMILY: dict[Any, Callable[[Path, dict[str, Any]], None]] = {
     "mpnet": _check_mpnet,
-    "modernbert": _check_modernbert,
+    **dict.fromkeys(("modernbert", "maelm-modern"), _check_modernbert),
     "electra": _check_electra,
 }
 
@@ -193,7 +193,9 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {ours: int(config[theirs]) for ours, theirs in _SIZES.items()}
     options["decoder_layers"] = int(config.get("decoder_layers") or 0) if _predicts_masks(config) else 0
     options |= {"layer_norm_eps": _layer_norm_eps(config), "imported_as": str(config["model_type"])}
-    if config["model_type"] == "modernbert":
+    if options["decoder_layers"]:
+        options["decoder_attention"] = str(config.get("decoder_attention") or "self")
+    if _is_modern(config):
         positions, bases = int(config["max_position_embeddings"]), _rotary_bases(config)
         options |= {"layer": "modern", "positions": "rotary", "max_positions": positions, "relative_buckets": "none"}
         local = _local_layers(config)
@@ -215,15 +217,20 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
     options["relative_buckets"] = function
     if function != "none":
         options |= {"relative_num_buckets": number, "relative_max_distance": distance}
-    if options["decoder_layers"]:
+    if options.get("decoder_attention") == "self":
         options |= {ours: int(config[theirs]) for ours, theirs in _DECODER_SIZES.items()}
         options["share_decoder_positions"] = bool(config["share_decoder_positions"])
     return options
 
 
 def _predicts_masks(config: dict[str, Any]) -> bool:
-    """Return whether a "maelm" folder predicts masks; decoder options do not show it, since encoders may have them."""
-    return config["model_type"] == "maelm" and "MaelmForMaskedLM" in (config.get("architectures") or [])
+    """Return whether a folder of ours predicts masks; decoder options do not show it, since encoders may have them."""
+    kind = config["model_type"]
+    return kind in MODEL_CODE and f"{FORMATS[kind]}{ARCHITECTURES['masked-lm']}" in (config.get("architectures") or [])
+
+
+def _is_modern(config: dict[str, Any]) -> bool:
+    return FAMILIES[config["model_type"]] is MODERNBERT
 
 
 def task_options(config: dict[str, Any]) -> dict[str, Any]:
@@ -235,9 +242,7 @@ def task_options(config: dict[str, Any]) -> dict[str, Any]:
 
 def padding(config: dict[str, Any]) -> int | None:
     """Return the model's padding id, with transformers' default; None for a model without one."""
-    default = (
-        50_283 if config["model_type"] == "modernbert" else 1 if FAMILIES[config["model_type"]].position_offset else 0
-    )
+    default = 50_283 if _is_modern(config) else 1 if FAMILIES[config["model_type"]].position_offset else 0
     number: int | None = config.get("pad_token_id", default)
     return number
 

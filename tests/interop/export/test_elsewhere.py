@@ -9,7 +9,7 @@ import pytest
 
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES
-from interop.export.checkpoints import train_vocabulary, write_checkpoint
+from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint
 
 pytest.importorskip("transformers")
 
@@ -78,3 +78,15 @@ def test_every_folder_opens_as_every_class(own: str, options: dict[str, Any], tm
     expected += [" ".join(["transformers_modules", f"Maelm{ARCHITECTURES[e]}", *HEADS.get(e, [])]) for e in others]
     assert ran.stdout.splitlines() == expected
     assert "newly initialized" in ran.stderr or "MISSING" in ran.stderr
+
+
+def test_modern_layers_predict_masks_elsewhere(tmp_path: Path) -> None:
+    data = train_vocabulary(tmp_path / "data")
+    options = {**MODERN, "decoder_attention": "shared", "encoder_layers": 3, "decoder_layers": 2}
+    write_checkpoint(tmp_path / "checkpoint.pt", data, scale=0.1, **options)
+    done = export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", ExportSettings("maelm-modern"))
+    ran = without_package(OPEN, done.folder, "AutoModelForMaskedLM", "AutoModel")
+    assert ran.stdout.splitlines() == [
+        "transformers_modules MaelmModernForMaskedLM",
+        "transformers_modules MaelmModernModel",
+    ]

@@ -18,7 +18,7 @@ from fairseq_maelm.interop.export import run as export_run
 from fairseq_maelm.interop.export.run import Export, ExportSettings, export
 from fairseq_maelm.interop.export.target import AUTO_CLASSES, default_format
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model
-from interop.export.checkpoints import HEADS, shuffle_dictionary, train_vocabulary, write_checkpoint
+from interop.export.checkpoints import HEADS, MODERN, shuffle_dictionary, train_vocabulary, write_checkpoint
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
@@ -78,13 +78,26 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "random": {"task": {"masked_input": "random"}},
     "most masks kept": {"task": {"encoder_mask_fraction": 0.7}},
     "narrow decoder": {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24, "decoder_attention_heads": 2},
+    "every second layer": {"encoder_layers": 4, "decoder_attention": "shared", "decoder_layers": 2},
+    "layers of BERT": {"decoder_attention": "shared", "relative_buckets": "none"},
+    "layers of ModernBERT": {**MODERN, "encoder_layers": 5, "decoder_attention": "shared", "decoder_layers": 3},
+    "layers with local attention": {
+        **MODERN,
+        "encoder_layers": 4,
+        "decoder_attention": "shared",
+        "decoder_layers": 2,
+        "local_attention": 6,
+        "global_every": 2,
+        "local_rotary_base": 500,
+    },
 }
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_masks_are_filled_as_by_the_hub(variant: str, data: Path, tmp_path: Path) -> None:
-    done = exported(tmp_path, data, "maelm", scale=0.15, **VARIANTS[variant])
-    assert done.target.class_name == "MaelmForMaskedLM"
+    modern = VARIANTS[variant].get("layer") == "modern"
+    done = exported(tmp_path, data, "maelm-modern" if modern else "maelm", scale=0.15, **VARIANTS[variant])
+    assert done.target.class_name == ("MaelmModernForMaskedLM" if modern else "MaelmForMaskedLM")
     assert [each.what for each in done.agreements] == ["hidden states", "masked-lm scores"]
     assert all(each.difference <= 1e-5 * max(1, each.size) and each.size > 0.1 for each in done.agreements)
     tokenizer, model = opened(done)

@@ -32,6 +32,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = 
     "narrow decoder": ("maelm", {}, {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24}, ()),
     "shared positions": ("maelm", {"masked_input": "reset"}, {"share_decoder_positions": True}, ()),
     "no buckets": ("maelm", {"masked_input": "kept"}, {"relative_buckets": "none", "decoder_layers": 0}, ()),
+    "shared layers": ("maelm", {}, {"decoder_attention": "shared", "encoder_layers": 4, "decoder_layers": 2}, ()),
+    "shared layers as maelm-modern": (
+        "maelm-modern",
+        {},
+        {**MODERN, "decoder_attention": "shared", "encoder_layers": 4, "decoder_layers": 2, "local_attention": 6},
+        (),
+    ),
     "another epsilon": ("maelm", {}, {"layer_norm_eps": 1e-12}, ()),
     "another epsilon as mpnet": (
         "mpnet",
