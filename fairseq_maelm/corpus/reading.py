@@ -71,11 +71,19 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _source(path: Path, json_field: str) -> Source:
-    uncompressed_name = path.with_suffix("") if path.suffix.lower() in (".gz", ".xz") else path
-    suffix = uncompressed_name.suffix.lower()
+    return Source(path, json_field if text_suffix(path) in _JSON_LINES_SUFFIXES else None)
+
+
+def text_suffix(path: Path) -> str:
+    """Return the suffix of a text file, without that of its compression, such as ".txt".
+
+    Raises:
+        CorpusError: it is the suffix of a table, or of a format that is not read.
+    """
+    suffix = (path.with_suffix("") if path.suffix.lower() in (".gz", ".xz") else path).suffix.lower()
     if suffix in _OTHER_FORMATS:
         raise CorpusError(f"{path} is {_OTHER_FORMATS[suffix]}")
-    return Source(path, json_field if suffix in _JSON_LINES_SUFFIXES else None)
+    return suffix
 
 
 class _HashingFile(io.FileIO):

@@ -5,6 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_maelm.corpus.reading import text_suffix
 from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, text_field
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import clean_text
@@ -32,6 +33,7 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
 
     Raises:
         UsageError: a folder has no .jsonl file, two files have the same name, or pairs and sentences are mixed.
+        CorpusError: a file has the suffix of a table or of a format that is not read.
     """
     files: list[Path] = []
     for path in paths:
@@ -39,6 +41,9 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
         if not found:
             raise UsageError(f"there is no .jsonl file in {path}")
         files += found
+    for file in files:
+        if _kind(file) == "lines":
+            text_suffix(file)
     names = [path.name for path in files]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{twice} is given twice: rename one of the files, since results show only their names")

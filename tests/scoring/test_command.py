@@ -206,6 +206,7 @@ def test_killed_at_the_end_and_again_at_the_start(tmp_path: Path, monkeypatch: p
             "field 'sentence_bad' is 3 .int., not a string",
         ),
         ("broken.jsonl", b'{"sentence_good": \n', "broken.jsonl:1: the record is not JSON"),
+        ("texts.csv.gz", b"a cook,1\n", "texts.csv.gz is a table: write its texts to a .txt file"),
     ],
 )
 def test_bad_texts_end_with_one_line_and_leave_nothing(name: str, content: bytes, message: str, tmp_path: Path) -> None:
