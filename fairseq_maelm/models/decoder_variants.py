@@ -37,13 +37,22 @@ class SelfCrossDecoder(MaelmDecoder):
             positions = torch.arange(tokens.shape[1], device=states.device)[None]
             hidden = tokens.eq(encoder.padding_idx)
         else:
-            positions = layout["positions"]
+            positions = _original_positions(layout)
             if len(layout["visible_rows"]) != tokens.numel() or in_graphs(self.layers, states):
                 hidden = hidden_except(layout["visible_rows"], *tokens.shape)
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         bias = AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
         layers: list[Any] = [layer.cross_attn for layer in self.layers]
         return keys_and_values(layers, self.project(states), bias), bias
+
+
+def _original_positions(layout: Layout) -> Tensor:
+    """Return the original positions <int64>[B, S] of the encoder states that the decoder may read.
+
+    The encoder's own positions may differ: with ``--encoder-positions consecutive`` they have no gaps.
+    """
+    own, places = layout["positions"], layout["visible_slots"] % layout["padded_length"]
+    return own.flatten().index_copy(0, layout["visible_rows"], places).view_as(own)
 
 
 class CausalCrossDecoder(SelfCrossDecoder):

@@ -145,6 +145,19 @@ def test_misaligned_positions_reach_both_kinds_of_positions():
 
 
 @pytest.mark.parametrize("attention", [each for each in DECODER_ATTENTION if each != "shared"])
+def test_the_decoder_reads_the_encoders_states_at_their_original_positions(family, attention):
+    """Misaligned positions are those of the encoder's input; its states have their own places in the decoder."""
+    model = model_of(**family, decoder_attention=attention).double()
+    sequences, masked = random_sequences([LENGTH, 7]), [MASKED, [1, 2, 3]]
+    views = (EncoderView(), EncoderView(positions="consecutive"))
+    layouts = [batch_of(sequences, masked, view=view)[0]["layout"] for view in views]
+    assert not torch.equal(layouts[0]["positions"], layouts[1]["positions"])
+    visible = model.encode(batch_of(sequences, masked)[0]["src_tokens"], layouts[0])
+    aligned, misaligned = (model.decode(model.reassemble(visible, each), visible, each) for each in layouts)
+    assert torch.equal(aligned, misaligned)
+
+
+@pytest.mark.parametrize("attention", [each for each in DECODER_ATTENTION if each != "shared"])
 @pytest.mark.parametrize("width", [16, 48])
 def test_other_decoder_widths(attention, width):
     changes = {"decoder_embed_dim": width, "decoder_ffn_embed_dim": 24, "decoder_attention_heads": 2}
