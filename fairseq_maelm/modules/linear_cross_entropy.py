@@ -77,7 +77,7 @@ def default_settings(states: Tensor, weight: Tensor) -> ChunkSettings:
 def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
     """Yield the rows in as few chunks as ``chunk`` allows; all chunks but the last have equal size."""
     if rows:
-        size = ceil(rows / ceil(rows * vocabulary_size / max(chunk, vocabulary_size)))
+        size = ceil(rows / ceil(rows / max(1, chunk // vocabulary_size)))
         for start in range(0, rows, size):
             yield slice(start, start + size)
 

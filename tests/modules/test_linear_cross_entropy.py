@@ -174,7 +174,8 @@ def test_a_graph_may_be_gone_through_twice():
 
 
 @pytest.mark.parametrize(
-    ("rows", "vocabulary", "chunk"), [(0, 5, 7), (1, 5, 1), (10, 5, 20), (11, 5, 20), (64, 3, 999)]
+    ("rows", "vocabulary", "chunk"),
+    [(0, 5, 7), (1, 5, 1), (10, 5, 20), (11, 5, 20), (64, 3, 999), (5, 4, 7), (262, 64_000, 2**18)],
 )
 def test_chunks_cover_all_rows_in_order_within_the_limit(rows, vocabulary, chunk):
     parts = list(chunks(rows, vocabulary, chunk))
