@@ -128,13 +128,15 @@ class MaelmHubInterface(nn.Module):
 
         A word without tokens, such as one of control characters only, gets zeros.
         """
-        first, *others = checked_texts([sentence])[0].split() or [""]
+        words = checked_texts([sentence])[0].split()
+        first, *others = words or [""]  # without words, one of no tokens, whose state is left out at the end
         encoder = self.tokenizer.encoder
-        words = [ids[:-1].tolist() for ids in encoder.encode([first, *(encoder.word_prefix + word for word in others)])]
-        tokens = torch.tensor([self.dictionary.bos(), *itertools.chain(*words), self.dictionary.eos()])
+        encoded = encoder.encode([first, *(encoder.word_prefix + word for word in others)])
+        pieces = [ids[:-1].tolist() for ids in encoded]
+        tokens = torch.tensor([self.dictionary.bos(), *itertools.chain(*pieces), self.dictionary.eos()])
         states: Any = self.extract_features(tokens)
-        parts = states[0, 1:-1].split([len(word) for word in words])
-        return torch.stack([part.sum(dim=0) / max(1, len(part)) for part in parts])
+        parts = states[0, 1:-1].split([len(each) for each in pieces])
+        return torch.stack([part.sum(dim=0) / max(1, len(part)) for part in parts])[: len(words)]
 
     @torch.no_grad()
     def embed(self, sentences: Sequence[str], pooling: str = "mean", batch_size: int = 32) -> Tensor:

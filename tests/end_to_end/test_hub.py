@@ -120,3 +120,8 @@ def test_words_get_the_mean_of_their_tokens(hub):
     lengths = [len(hub.tokenizer.encode(word)) for word in sentence.split()]
     assert max(lengths) > 1 and sum(lengths) == len(states)
     torch.testing.assert_close(words, torch.stack([each.mean(dim=0) for each in states.split(lengths)]))
+
+
+@pytest.mark.parametrize("sentence", ["", " \n"])
+def test_a_sentence_without_words_has_no_states_of_words(hub, sentence):
+    assert hub.extract_features_aligned_to_words(sentence).shape == (0, hub.config.model.encoder_embed_dim)
