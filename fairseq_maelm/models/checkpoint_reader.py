@@ -7,7 +7,7 @@ the file.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
         _override(task, model, name, value)
     config = OmegaConf.create({**sections, "task": task, "model": model})
     complete_config(config.model)
-    _check_model(config.model, weights, path)
+    _check_model(config.model, weights, path, [name for name in overrides or {} if name in config.model])
     _check_task(config.task, config.model, weights, path)
     return Checkpoint(path, config, weights, state)
 
@@ -210,7 +210,8 @@ def _override(task: dict[str, Any], model: dict[str, Any], name: str, value: Any
         owner[name] = re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
+def _check_model(model: Any, weights: dict[str, Tensor], path: Path, changed: Sequence[str]) -> None:
+    """Refuse options that are wrong or do not match the weights; ``changed`` are those that the caller replaced."""
     if SETTINGS not in weights:
         raise CheckpointError(f"{path} is not a checkpoint of the model maelm: its settings are missing")
     try:
@@ -220,7 +221,8 @@ def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
     try:
         check_config(model)
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} holds options that do not describe a valid model: {error}") from None
+        holds = f"{path}, with another {' and '.join(changed)}, has" if changed else f"{path} holds"
+        raise CheckpointError(f"{holds} options that do not describe a valid model: {error}") from None
     check_sizes(path, model, weights, _ENCODER_SIZES)
     check_depth(path, "encoder_layers", model.encoder_layers, weights, "encoder.layers.")
     if model.positions != "rotary":

@@ -11,7 +11,7 @@ from interop.export.checkpoints import train_vocabulary, write_checkpoint
 from support import FAMILIES, batch_of, random_sequences
 
 from fairseq_maelm.models.checkpoint_model import build_model
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
 from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config
 from fairseq_maelm.models.shared_decoder import SharedDecoder
 from fairseq_maelm.models.sizes import SIZES
@@ -50,6 +50,18 @@ def test_an_option_that_agrees_is_taken() -> None:
 def test_another_decoder_can_be_asked_for() -> None:
     parsed = parse("--finetune-from-model", CHECKPOINT, "--decoder-layers", 3)
     assert parsed.decoder_layers == 3 != read_checkpoint(CHECKPOINT).config.model.decoder_layers
+
+
+@pytest.mark.parametrize(("overrides", "whose"), [({"dropout": 2.0}, ", with another dropout, has"), ({}, " holds")])
+def test_a_wrong_option_is_not_blamed_on_the_checkpoint_if_the_caller_gave_it(
+    overrides: dict[str, Any], whose: str, tmp_path: Path
+) -> None:
+    state = torch.load(CHECKPOINT, weights_only=False)
+    if not overrides:
+        state["cfg"]["model"]["dropout"] = 2.0
+    torch.save(state, path := tmp_path / "checkpoint.pt")
+    with pytest.raises(CheckpointError, match=f"checkpoint.pt{whose} options that do not .* --dropout must be in"):
+        read_checkpoint(path, {**overrides, "data": str(tmp_path)})
 
 
 def test_without_a_checkpoint_sizes_stay_open() -> None:
