@@ -6,6 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 from support import dictionary_of, model_config, model_of
 
+from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 
 
@@ -13,10 +14,10 @@ from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 def test_the_backend_reaches_every_layer(backend):
     model = model_of(attention=backend, decoder_attention="self_cross")
     layers = [*model.encoder.layers, *model.decoder.layers]
-    backends = [layer.self_attn.backend_name for layer in layers] + [
-        layer.cross_attn.backend_name for layer in model.decoder.layers
+    backends = [layer.self_attn.backend for layer in layers] + [
+        layer.cross_attn.backend for layer in model.decoder.layers
     ]
-    assert len(backends) == 6 and set(backends) == {backend}
+    assert len(backends) == 6 and set(backends) == {BACKENDS[backend]}
 
 
 def task() -> MaelmTask:
@@ -32,4 +33,4 @@ def configuration(backend):
 @pytest.mark.parametrize(("saved", "loaded"), [("triton", "auto"), ("cpu", "auto"), ("plain", "plain")])
 def test_a_checkpoint_binds_no_machine(saved, loaded):
     model = task().build_model(configuration(saved), from_checkpoint=True)
-    assert {layer.self_attn.backend_name for layer in model.encoder.layers} == {loaded}
+    assert {layer.self_attn.backend for layer in model.encoder.layers} == {BACKENDS[loaded]}

@@ -74,7 +74,6 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.num_heads, self.dropout = config.attention_heads, config.attention_dropout
         self.rotary_base, self.window = config.rotary_base(number), config.window(number)
-        self.backend_name = config.attention_backend
         self.backend = BACKENDS[config.attention_backend]
 
     def attend(
