@@ -22,9 +22,9 @@ class EncoderOutput(NamedTuple):
     """The encoder's result.
 
     Attributes:
-        states: <float>[B, S, D] of the last layer, or <float>[M, D] at the M ``output_at`` positions. States at padding
-            are undefined.
-        all_states: L + 1 tensors <float>[B, S, D]: the embeddings, then the states after each layer.
+        states: <float>[B, S, D] of the last applied layer, or <float>[M, D] at the M ``output_at`` positions. States
+            at padding are undefined.
+        all_states: the embeddings <float>[B, S, D], then the states after each applied layer; the last are ``states``.
         tokens: <int64>[B, S] the encoded tokens.
         mask_embedding: <float>[D] the embedding of ``<mask>``, for a decoder.
         output_at: the positions of ``states``; None for all positions.
