@@ -118,10 +118,7 @@ def _maelm_modern_settings(source: LoadedCheckpoint) -> dict[str, Any]:
             **{AUTO_CLASSES[name]: f"{code}{ARCHITECTURES[name]}" for name in names},
         },
         "mask_token_id": source.model.mask_index,
-        "masked_input": "dropped",
-        "encoder_positions": "original",
         "decoder_layers": source.options.decoder_layers,
-        "decoder_attention": "shared",
     }
 
 

@@ -13,6 +13,7 @@ from fairseq_maelm.interop.importing.source import Source
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import Checkpoint
+from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
@@ -54,6 +55,7 @@ def converted(source: Source, dictionary: Any, folder: Path) -> LoadedCheckpoint
     # Without copying, every slice would hold the whole storage.
     weights = {name: weight.detach().clone() for name, weight in weights.items()}
     config = _configuration(source)
+    check_config(config.model)
     weights[SETTINGS] = pack_settings(model_settings(config.model, dictionary))
     checkpoint = Checkpoint(folder / CHECKPOINT_FILE, config, weights, state={})
     return LoadedCheckpoint(checkpoint, build_model(checkpoint, dictionary), dictionary, folder)

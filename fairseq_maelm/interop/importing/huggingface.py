@@ -11,7 +11,7 @@ from torch import Tensor
 from fairseq_maelm.checkpoints.plain_data import check_weights, load_plain
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
-from fairseq_maelm.interop.compare_outputs import transformers_outputs
+from fairseq_maelm.interop.compare_outputs import Computation, transformers_outputs
 from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, MODEL_CODE
 from fairseq_maelm.interop.importing.huggingface_config import (
     model_options,
@@ -83,7 +83,9 @@ def open_folder(folder: Path) -> Source:
         architecture=architecture,
         weights=weights,
         vocabulary=vocabulary,
-        compute=lambda tokens: transformers_outputs(model.base_model, model, architecture, tokens, order),
+        compute=_computing(
+            folder, lambda tokens: transformers_outputs(model.base_model, model, architecture, tokens, order)
+        ),
         facts={
             "kind": f"Hugging Face {config['model_type']}",
             "architectures": config.get("architectures"),
@@ -92,6 +94,19 @@ def open_folder(folder: Path) -> Source:
         files=kept_files(folder) if is_stock else {},
         kept_weights=kept,
     )
+
+
+def _computing(folder: Path, compute: Computation) -> Computation:
+    """Return the computation with errors of one line: a wrong config.json makes transformers fail in many ways."""
+
+    def checked(tokens: Tensor) -> dict[str, Tensor]:
+        try:
+            return compute(tokens)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise refuse(folder, f"transformers cannot compute what its config.json describes ({reason})") from error
+
+    return checked
 
 
 def _architecture(folder: Path, config: dict[str, Any], theirs: dict[str, Tensor]) -> str:

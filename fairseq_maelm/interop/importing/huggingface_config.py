@@ -56,6 +56,8 @@ _WHOLE = {
     *("local_attention", "global_attn_every_n_layers"),
 }
 _DEEPEST, _MOST_LABELS, _LARGEST = 1000, 100_000, 10_000_000
+# The view of masks of our classes by default; that of maelm-modern has no other.
+_VIEW = {"masked_input": "dropped", "encoder_positions": "original"}
 # transformers writes 10^30 where no length is known.
 _NO_SIZES = ("model_max_length", "max_len", "max_length")
 
@@ -66,8 +68,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no config.json in {folder}: give a folder that save_pretrained wrote")
     config = read_json(path)
-    kind = config.get("model_type")
-    common_names = {theirs: common for common, theirs in SETTING_NAMES.get(str(kind), {}).items()}
+    kind = str(config.get("model_type"))
+    common_names = {theirs: common for common, theirs in SETTING_NAMES.get(kind, {}).items()}
     config = {common_names.get(name, name): value for name, value in config.items()}
     if kind in _OTHER_MODELS:
         raise refuse(folder, f"model_type is {kind!r}: {_OTHER_MODELS[kind]}")
@@ -96,6 +98,11 @@ def _check_sizes(folder: Path, config: dict[str, Any]) -> None:
     for name in (*_SIZES.values(), "max_position_embeddings"):
         if config.get(name) is None:
             raise refuse(folder, f"config.json has no {name}")
+    # The shortest sequence that is compared has two tokens.
+    if config["max_position_embeddings"] - position_offset(config) < 2:
+        raise refuse(folder, f"max_position_embeddings is {config['max_position_embeddings']}, too few for a text")
+    if _predicts_masks(config) and not isinstance(config.get("mask_token_id"), int):
+        raise refuse(folder, f"mask_token_id is {config.get('mask_token_id')!r}, so that its masks are unknown")
 
 
 def check_numbers(folder: Path, settings: dict[str, Any], file: str) -> None:
@@ -133,11 +140,18 @@ def _check_mpnet(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _check_modernbert(folder: Path, config: dict[str, Any]) -> None:
-    local, bases = _local_layers(config), _rotary_bases(config)
+    kinds, named = config.get("layer_types") or [], config.get("rope_parameters") or {}
+    if not isinstance(kinds, list):
+        raise refuse(folder, f"layer_types is {kinds!r}, not a list")
+    if not isinstance(named, dict) or not all(isinstance(each, dict) for each in named.values()):
+        raise refuse(folder, f"rope_parameters is {named!r}, not an object for each kind of layer")
+    try:
+        local, bases = _local_layers(config), _rotary_bases(config)
+    except (TypeError, ValueError) as error:
+        raise refuse(folder, f"its rotary bases are not numbers ({error})") from error
     if any(not base.is_integer() for base in bases):
         raise refuse(folder, f"its rotary bases are {bases}, but our encoder needs integers")
-    named = (config.get("rope_parameters") or {}).values()
-    if config.get("rope_scaling") or any(each.get("rope_type", "default") != "default" for each in named):
+    if config.get("rope_scaling") or any(each.get("rope_type", "default") != "default" for each in named.values()):
         raise refuse(folder, "its rotary positions are scaled")
     if any(local) and local != [bool(number % _global_every(local)) for number in range(len(local))]:
         raise refuse(
@@ -194,14 +208,16 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
     options["decoder_layers"] = int(config.get("decoder_layers") or 0) if _predicts_masks(config) else 0
     options |= {"layer_norm_eps": _layer_norm_eps(config), "imported_as": str(config["model_type"])}
     if options["decoder_layers"]:
-        options["decoder_attention"] = str(config.get("decoder_attention") or "self")
+        attention = "shared" if _is_modern(config) else config.get("decoder_attention")
+        options["decoder_attention"] = str(attention or "self")
     if _is_modern(config):
         positions, bases = int(config["max_position_embeddings"]), _rotary_bases(config)
         options |= {"layer": "modern", "positions": "rotary", "max_positions": positions, "relative_buckets": "none"}
         local = _local_layers(config)
         if not any(local):
             return options | {"rotary_base": int(bases[0]), "local_rotary_base": int(bases[0])}
-        window = int(config.get("local_attention", 128))
+        # transformers refuses null.
+        window = int(config.get("local_attention", 128) or 0)
         options |= {
             "rotary_base": int(bases[0]),
             "local_rotary_base": int(bases[1]),
@@ -212,21 +228,22 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
     function, number, distance = MPNET_BUCKETS
     if config["model_type"] != "mpnet":
         function = str(config.get("relative_attention_buckets", "none"))
-        number = int(config.get("relative_attention_num_buckets", number))
-        distance = int(config.get("relative_attention_max_distance", distance))
+        number = int(config.get("relative_attention_num_buckets") or number)
+        distance = int(config.get("relative_attention_max_distance") or distance)
     options["relative_buckets"] = function
     if function != "none":
         options |= {"relative_num_buckets": number, "relative_max_distance": distance}
     if options.get("decoder_attention") == "self":
-        options |= {ours: int(config[theirs]) for ours, theirs in _DECODER_SIZES.items()}
-        options["share_decoder_positions"] = bool(config["share_decoder_positions"])
+        for ours, theirs in _DECODER_SIZES.items():
+            options[ours] = int(config.get(theirs) or options[ours.replace("decoder", "encoder")])
+        options["share_decoder_positions"] = bool(config.get("share_decoder_positions"))
     return options
 
 
 def _predicts_masks(config: dict[str, Any]) -> bool:
     """Return whether a folder of ours predicts masks; decoder options do not show it, since encoders may have them."""
     kind = config["model_type"]
-    return kind in MODEL_CODE and f"{FORMATS[kind]}{ARCHITECTURES['masked-lm']}" in (config.get("architectures") or [])
+    return kind in MODEL_CODE and f"{FORMATS[kind]}{ARCHITECTURES['masked-lm']}" in str(config.get("architectures"))
 
 
 def _is_modern(config: dict[str, Any]) -> bool:
@@ -235,9 +252,9 @@ def _is_modern(config: dict[str, Any]) -> bool:
 
 def task_options(config: dict[str, Any]) -> dict[str, Any]:
     """Return options of the task ``maelm`` that continue the source's pretraining."""
-    if _predicts_masks(config):
-        return {name: str(config[name]) for name in ("masked_input", "encoder_positions")}
-    return MLM_TASK
+    if not _predicts_masks(config):
+        return MLM_TASK
+    return {name: default if _is_modern(config) else str(config.get(name, default)) for name, default in _VIEW.items()}
 
 
 def padding(config: dict[str, Any]) -> int | None:
