@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.scoring.likelihood import CheckpointScorer, Sentence, pseudo_log_likelihoods
 from fairseq_maelm.scoring.reading import METHODS
-from fairseq_maelm.text.cleaning import clean_text
+from fairseq_maelm.text.cleaning import checked_texts, clean_text
 
 
 class SentenceScore(NamedTuple):
@@ -42,8 +42,7 @@ def score(
     Raises:
         ValueError: the checkpoint cannot fill masks, or a text is empty or longer than the model's positions.
     """
-    if isinstance(texts, str):
-        raise ValueError("score takes a list of texts: put a single text into a list")
+    texts = checked_texts(texts)
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
     scorer = CheckpointScorer(hub)

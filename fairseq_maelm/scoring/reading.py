@@ -97,5 +97,6 @@ def _items(path: Path, number: int, line: str) -> Iterator[Item]:
     for side, text in zip(SIDES if len(texts) > 1 else ("",), map(clean_text, texts)):
         if not text:
             raise ValueError(f"{place}: {f'the {side} sentence' if side else 'the line'} is empty")
-        labels = (clean_text(paradigm), clean_text(phenomenon)) if side else ("", "")
+        # A hidden file has no name before its suffix.
+        labels = (clean_text(paradigm) or path.name, clean_text(phenomenon)) if side else ("", "")
         yield Item(f"{path.name}:{number}", side, *labels, text)

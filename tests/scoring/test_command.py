@@ -109,6 +109,15 @@ def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path: Path, capsys: py
     assert names == ["morphology_term", "agreement", "syntax_term", "order", "overall"]
 
 
+@pytest.mark.parametrize(("name", "fields"), [(".pairs.jsonl", {}), ("pairs.jsonl", {"UID": " "})])
+def test_pairs_without_a_name_are_counted_under_that_of_their_file(
+    name: str, fields: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"sentence_good": "The cook is old.", "sentence_bad": "The cook are old.", **fields}
+    (tmp_path / name).write_text(json.dumps(record))
+    assert list(summary_of(capsys, words(tmp_path / "out", tmp_path / name))["paradigms"]) == [name]
+
+
 def test_pairs_in_a_table_are_those_of_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "mine.tsv"
     table.write_text("".join(f"{good}\t{bad}\n" for _, _, good, bad in PAIRS), encoding="utf-8")

@@ -170,6 +170,9 @@ def test_the_hub_scores_texts() -> None:
     place = hub.encode(text)[1:-1].tolist().index(hub.model.mask_index)
     assert filled.tokens[place] == candidate.token
     assert np.exp(filled.log_probabilities[place]) == pytest.approx(candidate.probability, rel=1e-4)
+    for wrong in (text, None, [text, None], ["half of a pair: \ud800"]):
+        with pytest.raises(ValueError, match="texts"):
+            score(hub, wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
