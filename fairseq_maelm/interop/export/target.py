@@ -45,13 +45,16 @@ class Target:
         return AUTO_CLASSES[self.architecture]
 
 
-def default_format(source: LoadedCheckpoint) -> str:
-    """Return the default export format of a model.
+def default_format(source: LoadedCheckpoint, predicts: bool = False) -> str:
+    """Return the default export format of a model, with ``predicts`` of its prediction of masks if it has one.
 
     It is the format from which the model was imported; otherwise the format of a stock class that can represent the
-    model; otherwise "maelm".
+    encoder; otherwise "maelm".
     """
     kind = source.imported_as
+    # maelm-modern has no encoders alone.
+    if predicts and kind in MODEL_CODE and not obstacles(source, Target(kind, "masked-lm")):
+        return kind
     # Names of special tokens tell BERT from RoBERTa, whose layers are equal.
     like_bert = source.mask_text == "[MASK]"
     stock = ("modernbert", "mpnet", *(("bert", "roberta") if like_bert else ("roberta", "bert")))
@@ -159,7 +162,7 @@ def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
 def _trained_for(source: LoadedCheckpoint, head: str | None) -> str:
     if source.model.lm_head is not None and head is None:
         return "masked-lm"
-    if not source.checkpoint.heads:
+    if not source.checkpoint.heads and head is None:
         return "encoder"
     if not isinstance(source.model.classification_heads[_head(source, head)], TokenHead):
         return "sequence-classification"

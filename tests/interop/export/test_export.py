@@ -228,6 +228,7 @@ def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
         ),
         ({}, {"heads": ("tags", "spans")}, "several heads: choose one of tags, spans with --head"),
         ({"head": "other"}, {"heads": ("tags",)}, "the checkpoint has no head 'other'"),
+        ({"head": "other"}, MPNET_BUCKETS, "the checkpoint has no head 'other' .it has: none"),
         ({"averaged_weights": True}, {}, "holds no average of the weights: it was not trained with --store-ema"),
     ],
 )

@@ -127,6 +127,13 @@ def test_a_predictor_made_in_transformers_is_imported(predictor: Path, tmp_path:
     assert load_with_model(checkpoint).checkpoint.view == EncoderView()
 
 
+def test_an_imported_predictor_is_exported_as_one(predictor: Path, tmp_path: Path) -> None:
+    checkpoint = import_model(predictor, tmp_path / "imported").folder / CHECKPOINT_FILE
+    for architecture, name in ((None, "MaelmModernForMaskedLM"), ("encoder", "ModernBertModel")):
+        folder = export(checkpoint, None, tmp_path / name, ExportSettings(architecture=architecture)).folder
+        assert json.loads((folder / "config.json").read_text())["architectures"] == [name]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
