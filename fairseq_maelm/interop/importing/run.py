@@ -25,6 +25,7 @@ from fairseq_maelm.interop.importing.checkpoint import arguments_of, converted, 
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles
+from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
@@ -83,6 +84,8 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
         elif path.is_dir():
             from fairseq_maelm.interop.importing.huggingface import open_folder
 
+            if vocabulary is not None:
+                raise UsageError(f"--vocabulary is for checkpoint files, but {path} is a folder: omit the option")
             source = open_folder(path)
         else:
             raise FileNotFoundError(

@@ -201,6 +201,10 @@ def test_transformers_default_of_layer_norm_is_carried(tmp_path: Path) -> None:
 # fairseq's RoBERTa
 
 
+def test_a_folder_is_imported_with_its_own_vocabulary_only(roberta: Path, tmp_path: Path) -> None:
+    refused(roberta, tmp_path, "--vocabulary is for checkpoint files", tmp_path)
+
+
 def test_fairseq_roberta_is_imported(tmp_path: Path) -> None:
     checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
     assert compared(checkpoint, tmp_path) == BOTH
