@@ -208,7 +208,8 @@ def _target(source: LoadedCheckpoint, form: str, architecture: str, head: str | 
     own = labels_of(source.source_files.config, outputs) if source.imported_head and source.source_files else None
     if labels is None and own is not None:
         return Target(form, architecture, name, own)
-    return Target(form, architecture, name, _labels(source.data / _LABEL_FILES[architecture], outputs, labels))
+    usual = [folder / _LABEL_FILES[architecture] for folder in (source.data, source.checkpoint.path.parent)]
+    return Target(form, architecture, name, _labels(usual, outputs, labels))
 
 
 def labels_of(config: dict[str, Any], outputs: int) -> tuple[str, ...]:
@@ -217,13 +218,15 @@ def labels_of(config: dict[str, Any], outputs: int) -> tuple[str, ...]:
     return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs))
 
 
-def _labels(usual: Path, outputs: int, given: Path | None) -> tuple[str, ...]:
-    path = given or usual
-    names = _read_labels(path) if given is not None or (outputs > 1 and usual.is_file()) else []
-    if given is None and not names:
+def _labels(usual: list[Path], outputs: int, given: Path | None) -> tuple[str, ...]:
+    # A folder of text has a manifest without labels.
+    found = [path for path in usual if outputs > 1 and path.is_file() and _read_labels(path)]
+    path = given or next(iter(found), None)
+    if path is None:
         if outputs > 1:
-            logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", usual)
+            logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", usual[0])
         return tuple(f"LABEL_{number}" for number in range(outputs))
+    names = _read_labels(path)
     if len(names) != outputs:
         raise ValueError(f"{path} names {len(names)} labels, but the head has {outputs} outputs")
     if len(set(names)) < len(names):

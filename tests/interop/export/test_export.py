@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,13 @@ def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
         labels.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=message):
             export(tmp_path / "checkpoint.pt", data, tmp_path / "other", ExportSettings("maelm", labels=labels))
+
+
+def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: Path, tmp_path: Path) -> None:
+    labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    (tmp_path / "manifest.json").write_text(json.dumps({"tagging": {"labels": labels}}))
+    done = exported(tmp_path, data, "maelm", heads=("tags",))
+    assert list(json.loads((done.folder / "config.json").read_text())["id2label"].values()) == labels
 
 
 # Refusals
