@@ -200,10 +200,13 @@ def _data(source: LoadedCheckpoint) -> str:
     manifest = read_json(path)
     settings, counts = manifest.get("settings", {}), manifest.get("counts", {})
     files = [each for group in manifest.get("files", {}).values() for each in group if isinstance(each, dict)]
+    # Only the settings of a new vocabulary have a preset.
+    vocabulary = next(filter(None, map(settings.get, ("preset", "vocabulary", "sentencepiece_model"))), None)
+    symbols = f"{len(source.dictionary):,} symbols with <mask>"
     facts: dict[str, Any] = {
         # Only file names, because paths are private.
         "files": ", ".join(f"`{Path(str(each.get('file'))).name}`" for each in files),
-        "vocabulary": f"{settings.get('preset')}, {len(source.dictionary):,} symbols with <mask>",
+        "vocabulary": f"{vocabulary}, {symbols}" if vocabulary else symbols,
     }
     for split, numbers in counts.items():
         if isinstance(numbers, dict):

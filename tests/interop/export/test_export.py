@@ -365,6 +365,19 @@ def test_card_has_the_facts_and_a_use_that_works(data: Path, tmp_path: Path) -> 
     assert isinstance(variables["word"], str)
 
 
+@pytest.mark.parametrize(
+    ("settings", "named"), [({"vocabulary": "base"}, "base, "), ({}, ""), ({"sentencepiece_model": "m"}, "m, ")]
+)
+def test_card_names_a_vocabulary_that_was_not_new(
+    settings: dict[str, Any], named: str, data: Path, tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(data, tmp_path / "data"))
+    outputs = {"dict.txt": {"sha256": sha256_of(own / "dict.txt")}}
+    (own / "manifest.json").write_text(json.dumps({"settings": settings, "outputs": outputs}))
+    done = exported(tmp_path, own, "maelm")
+    assert re.search(rf"\| vocabulary \| {named}\d+ symbols", (done.folder / "README.md").read_text(encoding="utf-8"))
+
+
 # The command
 
 
