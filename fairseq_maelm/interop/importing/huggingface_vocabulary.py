@@ -25,6 +25,8 @@ from fairseq_maelm.text.vocabulary import (
 logger = logging.getLogger(__name__)
 
 _SETTINGS = "tokenizer_config.json"
+# Files with the tokens of a tokenizer, besides those that its class names.
+_VOCABULARIES = (MODEL_FILE, "spiece.model", "vocab.txt", "vocab.json")
 
 # Our special symbols in order, each with its names in tokenizer_config.json and its spellings in RoBERTa and in BERT.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -125,6 +127,9 @@ def open_source_tokenizer(folder: Path) -> Any:
         raise ValueError(
             f"transformers finds no tokenizer in {folder} ({error}): put {TOKENIZER_FILE} or {MODEL_FILE} there"
         ) from error
+    # Without a file, version 5 of transformers makes a tokenizer of special tokens alone for some families.
+    if not any((folder / name).is_file() for name in {*_VOCABULARIES, *tokenizer.vocab_files_names.values()}):
+        raise ValueError(f"there is no tokenizer in {folder}: put {TOKENIZER_FILE} or {MODEL_FILE} there")
     if not hasattr(tokenizer, "backend_tokenizer"):
         kind = type(tokenizer).__name__
         raise refuse(folder, f"its tokenizer, {kind}, is Python code that no {TOKENIZER_FILE} can replace")

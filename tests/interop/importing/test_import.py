@@ -201,6 +201,16 @@ def test_transformers_default_of_layer_norm_is_carried(tmp_path: Path) -> None:
 # fairseq's RoBERTa
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
+def test_a_model_without_tokenizer_is_refused(kind: str, tmp_path: Path) -> None:
+    """Its texts would become <unk>, since transformers invents a tokenizer without tokens."""
+    folder = sources.FOLDERS[kind](tmp_path / "source")
+    for path in folder.iterdir():
+        if path.name != "config.json" and path.suffix != ".safetensors":
+            path.unlink()
+    refused(folder, tmp_path, "there is no tokenizer in .*: put tokenizer.json")
+
+
 def test_a_folder_is_imported_with_its_own_vocabulary_only(roberta: Path, tmp_path: Path) -> None:
     refused(roberta, tmp_path, "--vocabulary is for checkpoint files", tmp_path)
 
