@@ -148,13 +148,18 @@ def _warn_of_special_tokens(folder: Path, named: dict[str, Any]) -> None:
     # The second is the name in version 5 of transformers.
     extra = named.get("additional_special_tokens") or named.get("extra_special_tokens") or []
     if isinstance(extra, list) and extra:
-        text = extra[0]["content"] if isinstance(extra[0], dict) else extra[0]
+        text = _text_of(extra[0])
         logger.warning(
             "%s has special tokens without a role, such as %s: in texts, they are ordinary characters here, but one "
             "token for transformers. To train them, make them ordinary tokens of the source "
             "(tokenizer.add_tokens) before the import",
             folder, ascii(text),
         )  # fmt: skip
+
+
+def _text_of(token: Any) -> Any:
+    """Return the text of a special token, which settings have as a string or as an object."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def _named_tokens(folder: Path) -> dict[str, Any]:
@@ -170,7 +175,7 @@ def _special_numbers(folder: Path, numbers: dict[str, int], named: dict[str, Any
     """Return the source's id for each of our special symbols."""
     found: dict[str, int] = {}
     for symbol, (roles, spellings) in _ROLES.items():
-        given = [each["content"] if isinstance(each, dict) else each for each in map(named.get, roles)]
+        given = [text for text in map(_text_of, map(named.get, roles)) if isinstance(text, str)]
         candidates = [*given, *(reversed(spellings) if like_bert else spellings)]
         if symbol == "<unk>" and not like_bert:
             # MPNet has both "<unk>" and, among the ordinary tokens, "[UNK]", which its tokenizer uses.

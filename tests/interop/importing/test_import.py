@@ -211,6 +211,13 @@ def test_a_model_without_tokenizer_is_refused(kind: str, tmp_path: Path) -> None
     refused(folder, tmp_path, "there is no tokenizer in .*: put tokenizer.json")
 
 
+@pytest.mark.parametrize("mask", [["<mask>"], {"lstrip": True}])
+def test_a_wrong_name_of_a_special_token_is_ignored(mask: Any, tmp_path: Path) -> None:
+    folder = sources.roberta_folder(tmp_path / "source")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"mask_token": mask, "extra_special_tokens": [{}]}))
+    assert compared(folder, tmp_path) == BOTH
+
+
 def test_a_folder_is_imported_with_its_own_vocabulary_only(roberta: Path, tmp_path: Path) -> None:
     refused(roberta, tmp_path, "--vocabulary is for checkpoint files", tmp_path)
 
