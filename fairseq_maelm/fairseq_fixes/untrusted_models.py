@@ -2,10 +2,12 @@
 
 Reason: fairseq-validate and similar programs build the task and the model that a file names, and resolve references in
 its configuration. Several of fairseq's own tasks and models evaluate string options, so plain data can run code.
-Test: tests/robustness/test_hostile.py, test_fairseq_builds_nothing_foreign.
+Tests: tests/fairseq_fixes/test_untrusted_models.py; tests/robustness/test_hostile.py,
+test_fairseq_builds_nothing_foreign.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,17 @@ def refuse_foreign(path: Path) -> None:
 
 @replaces(checkpoint_utils, "load_model_ensemble_and_task")
 @functools.wraps(_load)
-def _load_checked(filenames: Sequence[str], *args: Any, **options: Any) -> Any:
-    for filename in filenames:
-        refuse_foreign(Path(filename))
-    return _load(filenames, *args, **options)
+def _load_checked(
+    filenames: Sequence[str],
+    arg_overrides: dict[str, Any] | None = None,
+    task: Any = None,
+    strict: bool = True,
+    suffix: str = "",
+    num_shards: int = 1,
+    state: Any = None,
+) -> Any:
+    for filename, shard in itertools.product(filenames, range(num_shards)):
+        # Another file than the named one if there is a suffix, or a shard in the same folder.
+        found = checkpoint_utils.get_maybe_sharded_checkpoint_filename(filename, suffix, shard, num_shards)
+        refuse_foreign(Path(found))
+    return _load(filenames, arg_overrides, task, strict, suffix, num_shards, state)
