@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import socket
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -18,6 +19,8 @@ from typing import Any, BinaryIO, ClassVar
 logger = logging.getLogger(__name__)
 
 PARTIAL_SUFFIX = ".partial"
+# The end of the temporary names in ``atomic_file``.
+_OF_ATOMIC_FILE = re.compile(rf"\.\d+{re.escape(PARTIAL_SUFFIX)}\Z")
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -87,6 +90,9 @@ def remove_partial_files(folder: Path, name: str = "", deep: bool = True) -> Non
     """Remove killed runs' unfinished files with names that begin with ``name``; if ``deep``, also in subfolders."""
     pattern = f"{name}*{PARTIAL_SUFFIX}"
     for path in folder.rglob(pattern) if deep else folder.glob(pattern):
+        # Other programs have unfinished files with this suffix too, but without a process id.
+        if not _OF_ATOMIC_FILE.search(path.name):
+            continue
         # A file that is being written is locked.
         with contextlib.suppress(FileNotFoundError), open(path, "r+b") as stream:
             if _lock(stream):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.files.atomic import CorpusError, atomic_file, refuse_existing, sha256_of
+from fairseq_maelm.files.atomic import CorpusError, atomic_file, refuse_existing, remove_partial_files, sha256_of
 from fairseq_maelm.files.prepared_folder import made_from, prepare_folder, read_manifest, verify_outputs, whole_folder
 
 KILLED = """
@@ -282,5 +282,11 @@ def test_what_killed_runs_left_of_a_file_is_removed_and_what_others_write_is_not
     with pytest.raises(ValueError, match="wrong"), atomic_file(tmp_path / "c.txt"):
         raise ValueError("wrong")
     assert not list(tmp_path.glob("c.txt*"))
+    # Downloads of other programs have no process id.
+    download = tmp_path / "texts" / "dump.xml.partial"
+    download.parent.mkdir()
+    download.write_text("half")
+    remove_partial_files(tmp_path)
+    assert download.exists() and not other.exists()
     with pytest.raises(FileExistsError, match="cannot hold two results"):
         refuse_existing(tmp_path / "d.txt", tmp_path / "x" / ".." / "d.txt")
