@@ -19,6 +19,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
+from fairseq_maelm.fairseq_fixes.numpy_values import without_numpy
 from fairseq_maelm.fairseq_fixes.replacements import replaces
 from fairseq_maelm.files.atomic import atomic_file
 
@@ -45,6 +46,7 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
 @replaces(checkpoint_utils, "torch_persistent_save")
 def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
     """Save a checkpoint atomically, with up to three attempts; remote and asynchronous writes are left to fairseq."""
+    obj = without_numpy(obj)
     if async_write or not PathManager.supports_rename(filename):
         _save_otherwise(obj, filename, async_write)
         return
