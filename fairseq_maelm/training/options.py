@@ -168,25 +168,29 @@ def _recipe_file(path: Path, own: Path) -> Path:
     return file
 
 
-def load_yaml(path: Path, own: Path) -> dict[str, Any]:
+def load_yaml(path: Path, own: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a recipe, merged with the recipes in its ``defaults``.
 
     Args:
         path: path of the recipe, or its name in ``own``.
         own: folder of the package's recipes.
+        within: files of the recipes whose defaults are being read.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not a mapping of names to values.
+        ValueError: the file is not a mapping of names to values, or is among its own defaults.
     """
     file = _recipe_file(path, own)
+    if file in within:
+        raise ValueError(f"the recipe {path} is among its own defaults: remove it there")
+    files = (*within, file)
     try:
         content = dict(mapping_of(yaml.safe_load(file.read_text(encoding="utf-8")), "its content"))
         names = content.pop("defaults", [])
         if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise ValueError("defaults must be a list of recipe names")
         neighbors = [(file.parent / f"{name}.yaml", Path(name)) for name in names]
-        bases = [load_yaml(near if near.is_file() and near != file else name, own) for near, name in neighbors]
+        bases = [load_yaml(near if near.is_file() and near != file else name, own, files) for near, name in neighbors]
         merged: Any = OmegaConf.to_container(OmegaConf.merge(*bases, content)) if bases else content
         return merged
     except (ValueError, yaml.YAMLError) as error:

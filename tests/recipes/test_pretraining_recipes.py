@@ -300,6 +300,16 @@ def test_a_recipe_may_leave_room_for_longer_sequences() -> None:
     assert train_options(recipe, machine)["max-positions"] == 512
 
 
+def test_a_recipe_among_its_own_defaults_is_refused(tmp_path: Path) -> None:
+    for name, base in (("one", "two"), ("two", "one")):
+        (tmp_path / f"{name}.yaml").write_text(f"defaults: [{base}]\n")
+    with pytest.raises(ValueError, match="the recipe .*one.yaml is among its own defaults"):
+        load_yaml(tmp_path / "one.yaml", FOLDER)
+    # A file with the name of one of ours stands on that one.
+    (tmp_path / "tiny.yaml").write_text("defaults: [tiny]\npasses: 7\n")
+    assert load_yaml(tmp_path / "tiny.yaml", FOLDER) == {**load_yaml(Path("tiny"), FOLDER), "passes": 7}
+
+
 def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
     for name in set(names_in(FOLDER)) - {"adapt", "modern_17m"}:
         arch = f"maelm_{name}"
