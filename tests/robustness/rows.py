@@ -257,7 +257,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.embed(['a'], pooling='last')", "pooling must be 'mean' or 'first', not 'last'"),
         ("hub.embed(['a ' * 80])", "tokens and the model has 64 positions"),
         ("answer(hub, 'Who?', 'A text.')", "was not fine-tuned to answer questions"),
-        ("score(hub, 'one text')", "takes a list"),
+        ("score(hub, 'one text')", "texts must be a list of strings"),
         ("score(hub, [' '])", "has no tokens to score"),
         ("score(hub, ['long ' * 500])", "tokens and the model has"),
         ("score(hub, ['a text'], 'l2r')", "unknown method 'l2r': choose one of original, within_word_l2r"),
