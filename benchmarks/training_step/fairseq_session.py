@@ -35,7 +35,8 @@ class FairseqSession:
         self.contender = contender
         self.settings = settings
         self.code = code
-        self.words = fairseq_options(contender.name, settings, data)
+        # With its changes, on which the number of decoder layers depends.
+        self.words = fairseq_options("+".join([contender.name, *changes]), settings, data)
         if contender.kind == "ours":
             self.words += [*extra, *(word for change in changes for word in CHANGES[change])]
         self.stages = Stages(settings.device)

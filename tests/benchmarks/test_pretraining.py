@@ -13,10 +13,10 @@ from end_to_end.toy import write_corpus
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training_step import store
-from training_step.contenders import CHANGES, CONTENDERS, fairseq_options, split_name
+from training_step.contenders import CONTENDERS, fairseq_options, split_name
 from training_step.cost import model_shape, shape_flops, step_flops, step_products
 from training_step.fairseq_data import full_batches
-from training_step.fairseq_session import configuration, ours_defaults
+from training_step.fairseq_session import FairseqSession, configuration, ours_defaults
 from training_step.flops import ModelShape
 from training_step.metrics import Spread, datasheet_peak, evaluate, ratio, summarize
 from training_step.products import BareProducts
@@ -157,10 +157,12 @@ def test_options_say_what_is_compared():
     assert split_name("maelm+compile") == (CONTENDERS["maelm"], ["compile"])
 
 
-@pytest.mark.parametrize("name", ["maelm", "mlm", "modern", "maelm+cross", "modern+cross+local", "modern+shared+local"])
+@pytest.mark.parametrize(
+    "name", ["maelm", "mlm", "modern", "maelm+cross", "modern+cross+local", "maelm+shared", "modern+shared+local"]
+)
 def test_our_models_are_those_whose_cost_is_counted(name):
-    changes = [word for change in split_name(name)[1] for word in CHANGES[change]]
-    words = [*fairseq_options(name, SETTINGS, "DATA"), *changes]
+    contender, changes = split_name(name)
+    words = FairseqSession(contender, SETTINGS, "DATA", None, [], changes).words
     config = configuration([*words, *ours_defaults(words, "fp32")]).model
     complete_config(config)
     shape = ModelShape.from_config(config, 50)
