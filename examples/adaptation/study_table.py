@@ -21,7 +21,7 @@ from fairseq_maelm.files import conll
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.studies.folder import FINISHED, Outcome, outcomes_of, read_settings
-from fairseq_maelm.studies.log import log_records
+from fairseq_maelm.studies.log import log_records, training_seconds
 from fairseq_maelm.studies.plan import import_file
 from fairseq_maelm.studies.tables import markdown_table, mean_and_interval, with_interval
 
@@ -79,8 +79,7 @@ PLACES = {
 
 def adapted(places: Any, log: Path) -> dict[str, Any]:
     """Return the loss on held-out text of the domain at the end, and the seconds that training took."""
-    seconds = sum(record["train_wall"] for _, record in log_records(log, ["train_inner"]))
-    return {"bits": study.last_loss(log)["loss"], "seconds": seconds}
+    return {"bits": study.last_loss(log)["loss"], "seconds": training_seconds(log)}
 
 
 def bits(places: Any, log: Path) -> dict[str, Any]:

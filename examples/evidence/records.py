@@ -13,7 +13,7 @@ from plan import Pretraining, folder_name
 
 from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.studies.engine import is_finished, read_json
-from fairseq_maelm.studies.log import log_records
+from fairseq_maelm.studies.log import training_seconds
 
 PRETRAINING = "pretraining"
 
@@ -79,9 +79,8 @@ class Records:
 
 def course(log: Path) -> dict[str, Any]:
     """Return the course of a pretraining: loss on held-out text by the number of updates, and seconds in training."""
-    spent = {int(record["num_updates"]): record["train_wall"] for _, record in log_records(log, ["train_inner"])}
     losses = {str(updates): loss for updates, loss in study.losses(log).items()}
-    return {"losses": losses, "seconds": sum(spent.values())}
+    return {"losses": losses, "seconds": training_seconds(log)}
 
 
 def correct(predictions: Path, labels: Path) -> str:

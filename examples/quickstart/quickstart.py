@@ -22,7 +22,7 @@ from fairseq_maelm.modules.autocast import multiplies_bfloat16
 from fairseq_maelm.options import CommandParser, number
 from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.folder import study_folder
-from fairseq_maelm.studies.log import log_records
+from fairseq_maelm.studies.log import log_records, training_seconds
 from fairseq_maelm.studies.options import Runner, sitting
 from fairseq_maelm.studies.plan import Places, Steps
 from fairseq_maelm.studies.tables import markdown_table
@@ -109,7 +109,7 @@ class Quickstart:
     def scores(self, places: Places, log: Path) -> dict[str, Any]:
         """Return the scores on held-out text at the end of a pretraining, and the minutes that it took."""
         found = [numbers for _, numbers in log_records(log, ["valid"])][-1]
-        minutes = sum(seconds for _, seconds in curve(log, "train_inner", "train_wall")) / 60
+        minutes = training_seconds(log) / 60
         return {"accuracy": found["valid_accuracy"], "perplexity": found["valid_ppl"], "minutes": minutes}
 
     def filled(self, places: Places, log: Path) -> dict[str, Any]:

@@ -31,6 +31,14 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
                 yield found[1], numbers
 
 
+def training_seconds(log: Path) -> float:
+    """Return the seconds that a training spent in updates; of an epoch that was repeated, only the last time counts."""
+    # fairseq rounds to whole seconds. An epoch's record has the sum over its updates, also over those before an
+    # interruption; a sum over "train_inner", of few updates each, would be wrong by up to half a second for each.
+    epochs = {record.get("epoch"): record.get("train_train_wall", 0.0) for _, record in log_records(log, ["train"])}
+    return sum(epochs.values())
+
+
 def last_attempt(log: Path, tail: bool = False) -> str:
     """Return the last attempt in a log, from its command line on ("" if there is none); ``tail`` reads only the end."""
     text = _text(log, tail) if log.exists() else ""

@@ -37,6 +37,15 @@ def test_pretrainings_of_a_budget_cost_the_same(scale: str) -> None:
             assert run.updates(VOCABULARY) * run.flops(VOCABULARY) == pytest.approx(float(run.budget), rel=2e-3)
 
 
+def test_seconds_of_a_pretraining_of_short_updates(tmp_path: Path) -> None:
+    log = tmp_path / "result.log"
+    kinds = [("train_inner", {"num_updates": "2", "train_wall": "0"})] * 20
+    kinds += [("train", {"epoch": 1, "train_train_wall": "7"})]
+    lines = [f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(metrics)}\n" for kind, metrics in kinds]
+    log.write_text("".join(lines), encoding="utf-8")
+    assert records.course(log) == {"losses": {}, "seconds": 7}
+
+
 def test_methods_differ_by_one_flag() -> None:
     options = [PLAN.options(method, "3e14", CHOSEN[method]) for method in ("MLM", "control", "MAE-LM")]
     different = [{name for name in one if one[name] != other[name]} for one, other in zip(options, options[1:])]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.studies.log import best_validation, is_divergence, last_line
+from fairseq_maelm.studies.log import best_validation, is_divergence, last_line, training_seconds
 
 
 def line(kind: str, **metrics: Any) -> str:
@@ -37,6 +37,15 @@ def test_the_best_validation_is_the_result(tmp_path: Path) -> None:
         "score": 31.25, "scores": [31.25], "figures": {"mcc": 31.25, "accuracy": 68.0}, "epoch": 3, "updates": 30,
         "seconds": 24.0,
     }  # fmt: skip
+
+
+def test_seconds_of_many_short_reports_are_not_rounded_away(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    reports = [line("train_inner", epoch=1, num_updates=str(20 * number), train_wall="0") for number in range(1, 15)]
+    # The second epoch was interrupted after its end and before it could be saved.
+    ends = [line("train", epoch=epoch, train_train_wall=f"{seconds}") for epoch, seconds in ((1, 7), (2, 5), (2, 6))]
+    log.write_text("".join([*reports, *ends]), encoding="utf-8")
+    assert training_seconds(log) == 13
 
 
 def test_several_validation_sets_are_taken_from_one_round(tmp_path: Path) -> None:
