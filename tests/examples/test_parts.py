@@ -14,6 +14,14 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "examples")
     import rows
 CONTENT = yaml.safe_load(PARTS.read_text(encoding="utf-8"))
+# An update of two batches of 2,048 tokens.
+OPTIONS = {
+    "max-tokens": 2048,
+    "update-freq": 2,
+    "masked-input": "kept",
+    "decoder-layers": 0,
+    "optimizer": "fused_adamw",
+}
 
 
 @pytest.fixture
@@ -73,6 +81,22 @@ def test_the_old_recipe_begins_with_short_sequences(args: Any) -> None:
     assert (value(first, "--tokens-per-sample"), value(last, "--tokens-per-sample")) == ("16", "128")
     assert (value(first, "--lr-scheduler"), value(last, "--lr-scheduler")) == ("fixed", "polynomial_decay")
     assert value(last, "--finetune-from-model").endswith("old.maelm.seed_1.first/checkpoints/checkpoint_last.pt")
+
+
+def test_seconds_count_updates_of_several_batches(tmp_path: Path) -> None:
+    runs = tmp_path / "runs" / "old"
+    runs.mkdir(parents=True)
+    settings = {
+        "tokens": 8192, "vocabulary": 100, "rows": {"old": {}}, "plan": {"common": {**CONTENT["common"], **OPTIONS}},
+        "runs": {"runs/old/pretraining": {"step": "pretraining", "row": "old", "objective": "mlm", "seed": "1"}},
+    }  # fmt: skip
+    (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    (runs / "pretraining.json").write_text('{"loss": 8.0, "updates_per_second": 0.5}', encoding="utf-8")
+    record = '2026-01-01 00:00:00 | INFO | valid | {"valid_num_updates": "2", "valid_loss": "8"}\n'
+    (runs / "pretraining.log").write_text(record, encoding="utf-8")
+    rows.Plan(PARTS, {}).report.write(tmp_path)
+    (line,) = (tmp_path / "curves.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert line.split(",")[3] == "8192" and line.split(",")[5] == "4"
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def write(folder: Path) -> str:
         flop = study.training_flops(run["options"], vocabulary)
         speed = (read_json(marker) or {}).get("updates_per_second")
         for at, loss in own.items():
-            seconds = at / run["options"]["max-tokens"] / speed if speed else math.nan
+            seconds = at / study.tokens_of_update(run["options"]) / speed if speed else math.nan
             points.append([run["row"], run["objective"], run["seed"], at, f"{at * flop:.4g}", f"{seconds:.4g}", loss])
         if is_finished(marker):
             done.setdefault((run["row"], run["objective"]), []).append((run, own, read_json(marker) or {}))
