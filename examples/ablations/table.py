@@ -78,11 +78,12 @@ class Result(NamedTuple):
 def collect(folder: Path) -> list[Result]:
     """Read what a study's folder holds."""
     settings = read_settings(folder)
+    seeds = dict.fromkeys(axes["seed"] for axes in settings["runs"].values() if axes["step"] == "fine-tuning")
     found = []
     for name in (name for name in ROWS if name in settings["rows"]):
         tasks = {}
         for task, own in settings["tasks"].items():
-            paths = [folder / "runs" / name / task / f"seed_{seed + 1}.json" for seed in range(settings["seeds"])]
+            paths = [folder / "runs" / name / task / f"seed_{seed}.json" for seed in seeds]
             markers = [marker for path in paths if (marker := read_json(path)) is not None]
             scores = [float(marker["score"]) for marker in markers if "failed" not in marker]
             tasks[task] = Task(scores, len(markers) - len(scores), len(paths), own.get("metric") in _ANSWERS)

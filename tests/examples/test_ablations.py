@@ -151,9 +151,12 @@ def test_decoders_of_any_size(
 
 def write_study(folder: Path) -> None:
     """A study of five rows and three tasks with three seeds; one row failed, one lost a seed, one is not finished."""
+    seeds = [11, 2, 13]
     names = ["maelm", "mlm", "mlm_decoder", "reset", "delta_0.5"]
     tasks_ = {"A": {}, "B": {}, "SQuAD": {"metric": "exact"}}
-    files: dict[str, Any] = {"settings": {"rows": dict.fromkeys(names, []), "tasks": tasks_, "seeds": 3}}
+    runs = {f"runs/mlm/A/seed_{seed}": {"step": "fine-tuning", "seed": str(seed)} for seed in seeds}
+    runs["runs/mlm/pretraining"] = {"step": "pretraining"}
+    files: dict[str, Any] = {"settings": {"rows": dict.fromkeys(names, []), "tasks": tasks_, "seeds": 3, "runs": runs}}
     files["runs/mlm/pretraining"] = {"failed": "diverged | nan"}
     for name, *scores in (
         ("maelm", [80.0, 90.0, 81.0], [60.0, 70.0, 50.0], [40.0]),
@@ -162,7 +165,7 @@ def write_study(folder: Path) -> None:
     ):
         files[f"runs/{name}/pretraining"] = {"loss": 9.25, "updates_per_second": 1.5}
         for task, own in zip(tasks_, scores):
-            for seed, score in enumerate(own, 1):
+            for seed, score in zip(seeds, own):
                 result = {"failed": "exit status 1"} if score is None else {"score": score}
                 files[f"runs/{name}/{task}/seed_{seed}"] = result
     for file, result in files.items():
