@@ -46,6 +46,9 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
         parser.error("--output FILE is missing: name a file for the results")
     if not arguments.list and arguments.data is None and not arguments.merge:
         parser.error("--data FOLDER is missing: give the folder of the training text")
+    for path in arguments.merge:
+        if not path.is_file():
+            parser.error(f"--merge {path}: there is no such file")
     return arguments
 
 

@@ -146,6 +146,12 @@ def test_results_are_merged_and_resumed(tmp_path):
         store.read_runs(path)
 
 
+def test_a_missing_file_is_not_merged_as_an_empty_one(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        pretraining.main(["--merge", str(tmp_path / "typo.json"), "--output", str(tmp_path / "all.json")])
+    assert "typo.json: there is no such file" in capsys.readouterr().err and not any(tmp_path.iterdir())
+
+
 def test_options_say_what_is_compared():
     options = {name: fairseq_options(name, SETTINGS, "DATA") for name in ("maelm", "mlm", "roberta", "authors")}
     for words in options.values():
