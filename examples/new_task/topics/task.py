@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -30,7 +31,7 @@ LABELS = "labels.txt"
 def read_examples(path: Path, labels: list[str]) -> tuple[list[str], np.ndarray]:
     """Read lines of a text, a tab, and labels with commas between; return texts and <float32>[n, labels], 0 or 1."""
     texts, rows = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in numbered_lines(path):
         text, _, given = line.partition("\t")
         names = [name for name in given.split(",") if name]
         unknown = [name for name in names if name not in labels]
