@@ -9,7 +9,7 @@ set -euo pipefail
 DATA=${1:?the data folder} CHECKPOINT=${2:?the checkpoint file} SAVE_DIR=${3:?the folder for checkpoints}
 UPDATES=${4:?the number of updates}
 GPUS=${GPUS:-1}            # GPUS x SEQUENCES must divide the batch of 32 sequences
-SEQUENCES=${SEQUENCES:-32}  # sequences of 512 tokens on each GPU in a step
+SEQUENCES=${SEQUENCES:-$((32 / GPUS))}  # sequences of 512 tokens on each GPU in a step
 LR=${LR:-1e-4}
 DROPOUT=${DROPOUT:-0}      # 0 for ModernBERT and Ettin, 0.1 for encoders like BERT and RoBERTa
 

@@ -9,7 +9,8 @@ TASK=${1:?the task folder} CHECKPOINT=${2:?the checkpoint file} SAVE_DIR=${3:?th
 LR=${LR:-3e-5} EPOCHS=${EPOCHS:-3} BATCH=${BATCH:-32} WARM_UP=${WARM_UP:-6}  # percent of the updates
 METRIC=${METRIC:-accuracy}  # mcc for CoLA, spearman for STS-B
 
-EXAMPLES=$(python -c "import json; print(json.load(open('$TASK/manifest.json'))['splits']['train']['examples'])")
+COUNT='import json, sys; print(json.load(open(sys.argv[1]))["splits"]["train"]["examples"])'
+EXAMPLES=$(python -c "$COUNT" "$TASK/manifest.json")
 UPDATES=$((EPOCHS * ((EXAMPLES + BATCH - 1) / BATCH)))
 
 # The sizes are those of the checkpoint.

@@ -90,6 +90,8 @@ def test_adaptation(programs: Path, tmp_path: Path) -> None:
     expected = dry_run([*pretrain, "--gpus", 1, "--precision", "bf16", "--set", *settings])
     words = [tmp_path / "data", checkpoint, tmp_path / "run", 100]
     assert script_options(programs, "adaptation/adapt.sh", words) == expected
+    for_two = script_options(programs, "adaptation/adapt.sh", words, GPUS=2)
+    assert (for_two["max_tokens"], for_two["update_freq"]) == (512 * 16, [1]), "the batch is the same"
 
     # General text, and settings that go before those of the checkpoint.
     changes = {"general_ratio": 0.1, "encoder_mask_fraction": 0.5, "validate_interval_updates": 7}
@@ -116,6 +118,7 @@ def test_finetuning(programs: Path, tmp_path: Path) -> None:
     task, vocabulary = tmp_path / "task", ["--vocabulary", "maelm-english-14m-uncased"]
     tables = ["--train", tmp_path / "train.tsv", "--valid", tmp_path / "train.tsv"]
     run(["maelm", "prepare", "sentences", *tables, *vocabulary, "--output", task])
+    task = task.rename(tmp_path / "the film's task")
     expected = dry_run([*FINE_TUNING, task, "--checkpoint", checkpoint, "--output", tmp_path])
     assert script_options(programs, "glue/finetune.sh", [task, checkpoint, tmp_path]) == expected
 
