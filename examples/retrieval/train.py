@@ -46,6 +46,19 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def training_pairs(
+    model: SentenceTransformer, documents: dict[str, str], queries: dict[str, str], args: argparse.Namespace
+) -> Dataset:
+    """Return the queries of the training split with their documents, and with hard negatives if there are to be any."""
+    judged = read_judgments(args.beir / "qrels" / "train.tsv").items()
+    pairs = [(queries[query], documents[each]) for query, relevant in judged for each in sorted(relevant)]
+    data = Dataset.from_dict({"query": [query for query, _ in pairs], "document": [text for _, text in pairs]})
+    if args.hard_negatives:
+        more = {"num_negatives": args.hard_negatives, "output_format": "n-tuple"}
+        data = mine_hard_negatives(data, model, corpus=list(documents.values()), range_max=50, verbose=False, **more)
+    return data
+
+
 def train(model: SentenceTransformer, pairs: Dataset, args: argparse.Namespace) -> None:
     """Contrast the document of each query with those of the other queries in the batch, and with hard negatives."""
     settings = SentenceTransformerTrainingArguments(
@@ -67,16 +80,12 @@ def main() -> None:
     if args.output.exists():
         parser.error(f"{args.output} exists already: name another folder")
     documents, queries = (read_texts(args.beir / f"{name}.jsonl") for name in ("corpus", "queries"))
-    train_set, measured = (read_judgments(args.beir / "qrels" / f"{name}.tsv") for name in ("train", args.split))
+    measured = read_judgments(args.beir / "qrels" / f"{args.split}.tsv")
     model = SentenceTransformer(args.encoder)
     model.max_seq_length = args.max_length
-    pairs = [(queries[query], documents[each]) for query, relevant in train_set.items() for each in sorted(relevant)]
-    data = Dataset.from_dict({"query": [query for query, _ in pairs], "document": [text for _, text in pairs]})
-    if args.hard_negatives:
-        more = {"num_negatives": args.hard_negatives, "output_format": "n-tuple"}
-        data = mine_hard_negatives(data, model, corpus=list(documents.values()), range_max=50, verbose=False, **more)
+    # Some tasks have no pairs to train on.
     if args.epochs:
-        train(model, data, args)
+        train(model, training_pairs(model, documents, queries, args), args)
     model.save(str(args.output))
     measure = InformationRetrievalEvaluator(queries, documents, measured, precision_recall_at_k=[100])
     scores = measure(model)
