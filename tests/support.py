@@ -163,3 +163,17 @@ def batch_of(
     net_input = encoder_input(shown, targets, lengths, 1, view.positions)
     net_input["layout"]["full_tokens"] = torch.from_numpy(tokens)
     return net_input, torch.from_numpy(tokens[targets])
+
+
+def assert_padding_changes_nothing(model: Any, batch: torch.Tensor) -> None:
+    """Compare logits of a batch with padding, 1, on the right with those of each sequence alone and padded on the left.
+
+    Pipelines for generation pad on the left; positions then start at the text.
+    """
+    with torch.no_grad():
+        for row, tokens in zip(model(batch).logits, batch):
+            alone = tokens[tokens != 1]
+            torch.testing.assert_close(row[: len(alone)], model(alone[None]).logits[0], rtol=1e-4, atol=1e-5)
+            padded = torch.cat([torch.ones(3, dtype=torch.int64), alone])
+            left = model(padded[None], padded.ne(1).long()[None]).logits[0, 3:]
+            torch.testing.assert_close(left, row[: len(alone)], rtol=1e-4, atol=1e-5)

@@ -23,6 +23,7 @@ class MaelmModernConfig(PretrainedConfig):
         embedding_dropout: dropout of embeddings.
         mlp_dropout: dropout of the outputs of attention and of feed-forward networks.
         attention_dropout: dropout of attention weights.
+        initializer_range: standard deviation for initializing new weights.
         mask_token_id: id of the mask symbol, which no visible token reads.
         decoder_layers: number n of layers that masks pass: spread evenly over the encoder, up to its last layer.
         **kwargs: options of ``PretrainedConfig``.

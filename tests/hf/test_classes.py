@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support import assert_padding_changes_nothing
 
 transformers = pytest.importorskip("transformers")
 
@@ -70,15 +71,7 @@ def test_buckets_are_those_of_pretraining(function: str, distance: int, quarter:
 @pytest.mark.parametrize("masked_input", ["dropped", "kept", "reset"])
 def test_padding_changes_nothing(masked_input: str) -> None:
     model = model_of(masked_input=masked_input)
-    with torch.no_grad():
-        batch = model(TOKENS).logits
-        for row, tokens in zip(batch, TOKENS):
-            alone = tokens[tokens != 1]
-            torch.testing.assert_close(row[: len(alone)], model(alone[None]).logits[0], rtol=1e-4, atol=1e-5)
-            # With padding on the left, as in generation pipelines, positions start at the text.
-            padded = torch.cat([torch.ones(3, dtype=torch.int64), alone])
-            left = model(padded[None], padded.ne(1).long()[None]).logits[0, 3:]
-            torch.testing.assert_close(left, row[: len(alone)], rtol=1e-4, atol=1e-5)
+    assert_padding_changes_nothing(model, TOKENS)
 
 
 def test_masks_alone_give_finite_scores() -> None:

@@ -219,14 +219,17 @@ def labels_of(config: dict[str, Any], outputs: int) -> tuple[str, ...]:
 
 
 def _labels(usual: list[Path], outputs: int, given: Path | None) -> tuple[str, ...]:
-    # A folder of text has a manifest without labels.
-    found = [path for path in usual if outputs > 1 and path.is_file() and _read_labels(path)]
-    path = given or next(iter(found), None)
-    if path is None:
+    if given is not None:
+        read = {given: _read_labels(given)}
+    else:
+        places = dict.fromkeys(path for path in usual if outputs > 1 and path.is_file())
+        # A folder of text has a manifest without labels.
+        read = {path: names for path in places if (names := _read_labels(path))}
+    if not read:
         if outputs > 1:
             logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", usual[0])
         return tuple(f"LABEL_{number}" for number in range(outputs))
-    names = _read_labels(path)
+    path, names = next(iter(read.items()))
     if len(names) != outputs:
         raise ValueError(f"{path} names {len(names)} labels, but the head has {outputs} outputs")
     if len(set(names)) < len(names):
