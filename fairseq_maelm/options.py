@@ -16,6 +16,7 @@ from fairseq_maelm.checkpoints.locate import find_checkpoint, shipped_encoders
 
 _Settings = TypeVar("_Settings")
 
+USER_DIR = Path(__file__).resolve().parent  # --user-dir of fairseq's commands
 PRECISIONS = ("fp32", "bf16")  # values of --precision, except in training
 
 

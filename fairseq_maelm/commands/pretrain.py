@@ -9,9 +9,8 @@ from typing import Any
 
 from fairseq_maelm.commands.training_run import add_run_arguments, after_interrupt, end_training, start_training
 from fairseq_maelm.data.token_files import read_index
-from fairseq_maelm.options import UsageError, add_checkpoint, add_output
+from fairseq_maelm.options import USER_DIR, UsageError, add_checkpoint, add_output
 from fairseq_maelm.training.options import (
-    USER_DIR,
     Machine,
     add_machine_arguments,
     count_gpus,

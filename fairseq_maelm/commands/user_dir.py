@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from fairseq_maelm.training.options import USER_DIR
+from fairseq_maelm.options import USER_DIR
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

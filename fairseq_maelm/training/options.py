@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 from omegaconf import OmegaConf
 
-from fairseq_maelm.options import UsageError, number
-
-USER_DIR = Path(__file__).resolve().parents[1]
+from fairseq_maelm.options import USER_DIR, UsageError, number
 
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
