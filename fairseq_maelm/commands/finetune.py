@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
     # Options after -- may change these.
     config = configuration_of(words(1)[1:])
     size, recipe.metric = share * config.dataset.batch_size, config.checkpoint.best_checkpoint_metric
-    counted = count_updates(words(1), [size], encoder)
+    counted = count_updates(config, [size], encoder)
     start_training(words(counted.updates_per_epoch[size]), args, f"fine-tuning on {args.task}")
     if is_first_rank() and not args.dry_run:
         warn_about_training(args.output, args.task)

@@ -73,6 +73,8 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
     if args.replace and moved:
         raise UsageError(f"--replace would rename {args.output} with {moved[0]}, which this run reads: move that first")
     configuration = configuration_of(words[1:])
+    if configuration.common.profile:
+        raise UsageError("omit --profile: the profiler needs fairseq-train itself, whose command --dry-run prints")
     if args.dry_run:
         sys.stdout.write(f"{shlex.join(words)}\n")
         return
@@ -87,7 +89,7 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
         logger.info("%s: %s", what, _described(configuration, limits))
         if not args.verbose:
             logger.info("in %s: checkpoints, and %s with fairseq's command and log", args.output, LOG_FILE)
-        _train(words)
+        _train(configuration)
 
 
 def end_training(args: argparse.Namespace, next_command: str) -> None:
@@ -104,11 +106,12 @@ def _described(configuration: Any, limits: Mapping[str, float]) -> str:
     return f"{' or '.join(ends)} on {place}" if ends else f"without a limit on {place}"
 
 
-def _train(words: list[str]) -> None:
+def _train(configuration: Any) -> None:
+    from fairseq.distributed import utils
     from fairseq_cli import train  # takes seconds
 
-    sys.argv = words
-    train.cli_main()
+    # What fairseq-train does with the configuration that it makes of its options.
+    utils.call_main(configuration, train.main)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.finetuning.recipe import Recipe
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
-from fairseq_maelm.training.options import Machine, configuration_of, fairseq_train
+from fairseq_maelm.training.options import Machine, fairseq_train
 
 logger = logging.getLogger(__name__)
 
@@ -130,26 +130,25 @@ class Counted(NamedTuple):
     updates_per_epoch: dict[int, int]  # batch size -> updates in a pass over these examples
 
 
-def count_updates(words: Sequence[str], batch_sizes: Sequence[int], encoder: Encoder) -> Counted:
+def count_updates(config: Any, batch_sizes: Sequence[int], encoder: Encoder) -> Counted:
     """Count a run's training examples and, for each batch size, its updates per epoch, by making fairseq's batches.
 
     Args:
-        words: command line: fairseq-train, the task's folder, and all options of a run.
+        config: fairseq-train's configuration of a run.
         batch_sizes: numbers of examples per batch, over all GPUs.
         encoder: the encoder to fine-tune.
 
     Raises:
         FileNotFoundError: data are missing.
-        ValueError: fairseq-train does not accept the options, or the data are damaged or in another vocabulary than
-            that of --finetune-from-model.
+        ValueError: the data are damaged or in another vocabulary than that of --finetune-from-model.
     """
-    if not Path(words[1]).is_dir():
-        raise FileNotFoundError(f"there is no folder {words[1]}")
-    config = configuration_of(words[1:])
+    folder = config.task.data
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
     task, checkpoint = tasks.setup_task(config.task), config.checkpoint.finetune_from_model
     if checkpoint and dictionary_fingerprint(task.source_dictionary) != encoder.vocabulary:
         raise ValueError(
-            f"{words[1]} was not prepared with the vocabulary of {checkpoint}: prepare it with --vocabulary "
+            f"{folder} was not prepared with the vocabulary of {checkpoint}: prepare it with --vocabulary "
             f"{Path(checkpoint).parent}"
         )
     task.load_dataset("train", combine=True, epoch=1)

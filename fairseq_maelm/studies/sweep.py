@@ -101,12 +101,11 @@ def refuse_searched(options: Sequence[str], searches: Mapping[str, Search]) -> N
         )
 
 
-def refuse_overriding(words: Sequence[str], count: int) -> None:
-    """Raise a UsageError if the last ``count`` words of a run's command change what the sweep itself sets.
+def refuse_overriding(before: Any, after: Any) -> None:
+    """Raise a UsageError if the options for all runs change what the sweep itself sets in fairseq's configuration.
 
-    An option may have several names, so that fairseq's configurations are compared.
+    An option may have several names, so that the configurations without and with these options are compared.
     """
-    before, after = (configuration_of(part) for part in (words[1:-count], words[1:]))
     for section, name in itertools.product(_SECTIONS, RESERVED):
         own, other = (each[section].get(name.replace("-", "_")) for each in (before, after))
         if own != other:
@@ -177,12 +176,13 @@ class Sweep:
             for key, model in {model.kind: model for model in self.models.values()}.items():
                 options = self._options(recipe, model, next(iter(settings.values())), 1, 1)
                 words = self._words(options, tasks[task]["data"], Path("checkpoints"))
-                if args.options:
-                    refuse_overriding(words, len(args.options))
                 try:
-                    self.counted[task, key] = count_updates(words, search["batch-size"], model.encoder)
+                    config = configuration_of(words[1:])
+                    self.counted[task, key] = count_updates(config, search["batch-size"], model.encoder)
                 except (FileNotFoundError, ValueError) as error:
                     raise type(error)(f"{task} ({recipe.path}): {error}") from error
+                if args.options:
+                    refuse_overriding(configuration_of(words[1 : -len(args.options)]), config)
         common = {"precision": machine.precision, "options": args.options}
         content = {"steps": _STEPS, "seeds": " ".join(str(seed + 1) for seed in range(args.seeds)), "common": common}
         rows = {name: {"checkpoint": each.checkpoint, "random": each.random} for name, each in self.models.items()}

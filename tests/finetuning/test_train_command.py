@@ -114,14 +114,13 @@ def test_updates_of_an_epoch_and_a_warning_about_long_examples(
 ) -> None:
     parts = {"dataset": {"max_tokens": None, "required_batch_size_multiple": 1}, "common": {"seed": 1}}
     ranks = {"distributed_training": {"distributed_world_size": 1}, "checkpoint": {"finetune_from_model": None}}
-    config = OmegaConf.create({"task": {}, "optimization": {"update_freq": [2]}, **parts, **ranks})
+    config = OmegaConf.create({"task": {"data": "."}, "optimization": {"update_freq": [2]}, **parts, **ranks})
     task = FairseqTask(config.task)
     # As in SQuAD, training does not use one of them.
     task.datasets["train"] = BatchDataset(np.array([3, 4, 9, 5]), "shortest", used=np.array([0, 1, 2]))
     task.load_dataset, task.max_positions = lambda *unused, **unused_too: None, lambda: longest
-    monkeypatch.setattr(train_command, "configuration_of", lambda words: config)
     monkeypatch.setattr(train_command.tasks, "setup_task", lambda cfg: task)
-    counted = count_updates(["fairseq-train", "."], [1, 2, 3], encoder(longest))
+    counted = count_updates(config, [1, 2, 3], encoder(longest))
     assert counted == ((3, {1: 2, 2: 1, 3: 1}) if longest == 9 else (2, {1: 1, 2: 1, 3: 1}))
     own = [record.getMessage() for record in caplog.records if record.name == train_command.__name__]
     assert [message.partition(" and will")[0] for message in own] == told
@@ -129,9 +128,7 @@ def test_updates_of_an_epoch_and_a_warning_about_long_examples(
     config.optimization.update_freq, config.dataset.max_tokens = [1], 12
     config.distributed_training.distributed_world_size = 2
     task.datasets["train"] = BatchDataset(np.array([3, 4, 9, 5, 6]), "shortest")
-    assert count_updates(["fairseq-train", "."], [8], encoder(longest)).updates_per_epoch == {
-        8: 2 if longest == 9 else 1
-    }
+    assert count_updates(config, [8], encoder(longest)).updates_per_epoch == {8: 2 if longest == 9 else 1}
 
 
 def test_the_recipe_is_that_of_the_data(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -125,6 +126,9 @@ class World:
 
     def listing(self) -> dict[str, tuple[int, int]]:
         """Size and time of every file."""
-        files = (path for path in sorted(self.folder.rglob("*")) if path.is_file() and path.name != ".checked.json")
-        states = [(path, path.stat()) for path in files]
-        return {str(path.relative_to(self.folder)): (state.st_size, state.st_mtime_ns) for path, state in states}
+        return {
+            path.removeprefix(f"{self.folder}{os.sep}"): (state.st_size, state.st_mtime_ns)
+            for folder, _, names in os.walk(self.folder)
+            for path in (os.path.join(folder, name) for name in names if name != ".checked.json")
+            if os.path.isfile(path) and (state := os.stat(path))
+        }
