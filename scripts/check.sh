@@ -20,6 +20,8 @@ bash "$ROOT/scripts/setup.sh" dev,docs,hf,onnx,plots,sentence-transformers,slurm
 cd "$ROOT"
 # The tests start the project's and fairseq's commands by name.
 export PATH=$VENV/bin:$PATH
+# All processes use the bytecode of the first one that imports a module.
+unset PYTHONDONTWRITEBYTECODE
 # Two test processes with one thread each use two cores better than one process, or two that fight for them.
 export OMP_NUM_THREADS=1
 

@@ -81,7 +81,9 @@ def tools():
         pytest.skip("this triton comes without NVIDIA's disassembler")
 
 
-@pytest.mark.parametrize("case", QUICK)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.exhaustive] * (case != "Hopper")) for case in QUICK]
+)
 def test_compiles_and_is_lean(case, tmp_path):
     version, figures = compile_kernels(QUICK[case], tmp_path)
     assert_lean(version, figures)
