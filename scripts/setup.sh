@@ -16,7 +16,7 @@ VENV=${MAELM_VENV:-$ROOT/.venv}
 EXTRAS=${1:-dev,plots}
 BIN=$VENV/bin/python
 LOG=$VENV/setup.log
-STAMP=$VENV/setup.stamp   # what a completed set-up installed: folders, checksum, extras
+STAMP=$VENV/setup.stamp   # what a completed set-up installed: folders, checksum, extras, torch
 BUSY=$VENV/setup.busy     # is there while pip writes: where pip was killed, packages may be half installed
 PIP=
 fail() {
@@ -125,13 +125,15 @@ run_pip() {
 
 merge_extras
 find_python
-if [[ ! -e $BUSY && $(cat "$STAMP" 2>/dev/null) == "$(identity)"$'\n'"$EXTRAS" && $(version_of "$BIN") == "$VERSION" ]]; then
+if [[ ! -e $BUSY && $(head -n 2 "$STAMP" 2>/dev/null) == "$(identity)"$'\n'"$EXTRAS" && $(version_of "$BIN") == "$VERSION" ]] &&
+    [[ -z ${TORCH:-} || $TORCH == "$(sed -n 3p "$STAMP")" ]]; then
     echo "set-up is up to date in $VENV"
     exit 0
 fi
 check_compiler
 make_venv
 echo "Python $VERSION, ${CXX:-no compiler needed}, $VENV"
+TORCH=${TORCH:-$(sed -n 3p "$STAMP" 2>/dev/null)}  # what was chosen before stays
 if [[ $VERSION == 3.11 ]] && ! nvidia-smi -L >/dev/null 2>&1; then TORCH=${TORCH:-torch==2.13.0}; fi
 run_pip "build tools" pip setuptools setuptools_scm wheel cython numpy
 run_pip "torch" "${TORCH:-torch}"
@@ -145,5 +147,5 @@ run_pip "fairseq_maelm[$EXTRAS]" --constraint "$VENV/constraints.txt" --no-build
 "$BIN" -m pip --disable-pip-version-check --no-input uninstall --yes torchaudio >>"$LOG" 2>&1
 # From another folder, so that the installed package answers and not the folder at hand.
 (cd / && "$VENV/bin/maelm" user-dir >>"$LOG" 2>&1) || fail "\"maelm user-dir\" does not run: $(tail -n 5 "$LOG")"
-printf '%s\n' "$(identity)" "$EXTRAS" >"$STAMP"
+printf '%s\n' "$(identity)" "$EXTRAS" "${TORCH:-torch}" >"$STAMP"
 echo "set-up is complete; to use it: source $VENV/bin/activate"

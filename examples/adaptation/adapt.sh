@@ -10,6 +10,7 @@ DATA=${1:?the data folder} CHECKPOINT=${2:?the checkpoint file} SAVE_DIR=${3:?th
 UPDATES=${4:?the number of updates}
 GPUS=${GPUS:-1}            # GPUS x SEQUENCES must divide the batch of 32 sequences
 SEQUENCES=${SEQUENCES:-$((32 / GPUS))}  # sequences of 512 tokens on each GPU in a step
+((32 % (GPUS * SEQUENCES) == 0)) || { echo "GPUS x SEQUENCES is $((GPUS * SEQUENCES)): it must divide 32" >&2; exit 2; }
 LR=${LR:-1e-4}
 DROPOUT=${DROPOUT:-0}      # 0 for ModernBERT and Ettin, 0.1 for encoders like BERT and RoBERTa
 

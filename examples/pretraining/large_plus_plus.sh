@@ -8,6 +8,7 @@ set -euo pipefail
 DATA=${1:?the data folder} SAVE_DIR=${2:?the folder for checkpoints}
 GPUS=${GPUS:-64}            # GPUs of all machines together
 SEQUENCES=${SEQUENCES:-32}  # sequences of 512 tokens on each GPU in a step
+((2048 % (GPUS * SEQUENCES) == 0)) || { echo "GPUS x SEQUENCES is $((GPUS * SEQUENCES)): it must divide 2048" >&2; exit 2; }
 
 # 128 relative buckets up to distance 256
 MODEL=(--arch maelm_large_plus_plus --max-positions 512 --dropout 0.1 --attention-dropout 0.1)

@@ -8,6 +8,7 @@ set -euo pipefail
 DATA=${1:?the data folder} SAVE_DIR=${2:?the folder for checkpoints}
 GPUS=${GPUS:-8}            # GPUS x SEQUENCES must divide the batch of 1,024 sequences
 SEQUENCES=${SEQUENCES:-32}  # sequences of 1,024 tokens on each GPU in a step
+((1024 % (GPUS * SEQUENCES) == 0)) || { echo "GPUS x SEQUENCES is $((GPUS * SEQUENCES)): it must divide 1024" >&2; exit 2; }
 
 MODEL=(--arch maelm_modern_150m --max-positions 1024 --local-attention 128 --global-every 3
        --dropout 0 --attention-dropout 0 --initial-output-bias frequencies)

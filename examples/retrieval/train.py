@@ -4,6 +4,7 @@ import argparse
 import csv
 import json
 import logging
+import math
 from pathlib import Path
 
 from datasets import Dataset
@@ -64,7 +65,7 @@ def train(model: SentenceTransformer, pairs: Dataset, args: argparse.Namespace) 
     settings = SentenceTransformerTrainingArguments(
         output_dir=str(args.output / "training"), save_strategy="no", report_to="none", seed=args.seed,
         num_train_epochs=args.epochs, per_device_train_batch_size=args.batch_size, learning_rate=args.lr,
-        warmup_steps=0.1, weight_decay=0.01, logging_steps=10,
+        warmup_steps=math.ceil(0.1 * args.epochs * len(pairs) / args.batch_size), weight_decay=0.01, logging_steps=10,
         # A document that two queries of a batch share would be a negative of both.
         batch_sampler="no_duplicates",
     )  # fmt: skip

@@ -135,3 +135,12 @@ def test_questions(programs: Path, tmp_path: Path) -> None:
     expected = dry_run([*FINE_TUNING, task, "--checkpoint", checkpoint, "--output", tmp_path])
     words = [task, checkpoint, tmp_path, expected["max_update"]]
     assert script_options(programs, "squad/finetune.sh", words) == expected
+
+
+@pytest.mark.parametrize("script", ["pretraining/base.sh", "pretraining/modern_150m.sh", "adaptation/adapt.sh"])
+def test_sequences_of_all_gpus_must_divide_the_batch(script: str, programs: Path) -> None:
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "GPUS": "3", "SEQUENCES": "8"}
+    words = ["bash", EXAMPLES / script, "data", "checkpoint", "save", "100"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "GPUS x SEQUENCES is 24: it must divide" in done.stderr
+    assert not (programs.parent / "words").exists()
