@@ -38,7 +38,7 @@ def fill_masks(
     if model.decoder is not None and model.decoder.autoregressive:
         raise ValueError("this model's decoder reads from left to right and cannot fill masks")
     texts = checked_texts([text] if isinstance(text, str) else text)
-    if not texts or not isinstance(topk, int) or topk < 1:
+    if not texts or type(topk) is not int or topk < 1:
         raise ValueError(f"fill_mask needs at least one text and a topk of at least 1, not {len(texts)} and {topk!r}")
     sequences = [hub.encode(each).numpy() for each in texts]
     for each, sequence in zip(texts, sequences):

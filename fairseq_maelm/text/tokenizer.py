@@ -96,9 +96,10 @@ class ImportedTokenizer:
         if MASK not in text:
             return self.encoder.number_of[self.encoder.model_tokens([text])[0]].tolist()
         self._tokenizer.encode_special_tokens = False
-        tokens = encode_text(self._tokenizer, text.replace(MASK, self.mask_text)).ids
-        self._tokenizer.encode_special_tokens = True
-        return list(tokens)
+        try:
+            return list(encode_text(self._tokenizer, text.replace(MASK, self.mask_text)).ids)
+        finally:
+            self._tokenizer.encode_special_tokens = True
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Decode tokens into text with ``<mask>`` spelled out and without other special symbols."""

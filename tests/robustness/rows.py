@@ -225,6 +225,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.fill_mask(['<mask>', None])", "number 2 of the texts is None"),
         ("hub.fill_mask('<mask>', topk=-1)", "a topk of at least 1, not 1 and -1"),
         ("hub.fill_mask('<mask>', topk=0)", "a topk of at least 1"),
+        ("hub.fill_mask('<mask>', topk=True)", "a topk of at least 1, not 1 and True"),
         ("hub.fill_mask('<mask>', topk='5')", "a topk of at least 1, not 1 and '5'"),
         ("hub.fill_mask('<mask>\\udc00')", "half of a surrogate pair"),
         ("hub.fill_mask('<mask> ' * 80)", "tokens and the model has 64 positions"),
