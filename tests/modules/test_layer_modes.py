@@ -218,12 +218,12 @@ ALL_SHAPES = ([40] * 4, [40, 38, 37, 40], [52, 52, 51], [23] * 7, [60, 60], [60,
 @pytest.mark.parametrize(
     ("changes", "kinds"),
     [
-        pytest.param(
-            {}, 3, marks=pytest.mark.exhaustive
-        ),  # encoder, decoder, and its last layer, which has queries at masked positions alone
+        # Encoder, decoder, and its last layer, which has queries at masked positions alone.
+        pytest.param({}, 3, marks=pytest.mark.exhaustive),
         pytest.param({"decoder_layers": 0}, 2, marks=pytest.mark.exhaustive),
         pytest.param({"relative_buckets": "none"}, 3, marks=pytest.mark.exhaustive),
         ({"decoder_attention": "shared", "encoder_layers": 2, "decoder_layers": 2}, 2),
+        pytest.param({"decoder_attention": "shared", "decoder_layers": 2}, 3, marks=pytest.mark.exhaustive),
         pytest.param({"decoder_attention": "self_cross"}, 3, marks=pytest.mark.exhaustive),
         # The first layer of a stack lacks a LayerNorm; every third has another rotary base.
         pytest.param({**FAMILIES["modern"], "encoder_layers": 4, "decoder_layers": 3}, 5, marks=pytest.mark.exhaustive),

@@ -153,7 +153,14 @@ def test_precision_is_an_option(data: Path) -> None:
     assert found == {"fp16": True, "fp16_init_scale": 4, "fp16_scale_window": 256}
 
 
-@pytest.mark.parametrize("name", ["base", "modern_17m"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "base",
+        "modern_17m",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("tiny", "modern_32m", "modern_150m")),
+    ],
+)
 def test_muon_gets_matrices_in_fp16_too(name: str, data: Path) -> None:
     """fp16 is the default on GPUs, and fairseq would pass the optimizer all weights in one vector."""
     for precision, expected in ((None, name.startswith("modern")), ("bf16", False), ("fp32", False)):
