@@ -133,7 +133,7 @@ fi
 check_compiler
 make_venv
 echo "Python $VERSION, ${CXX:-no compiler needed}, $VENV"
-TORCH=${TORCH:-$(sed -n 3p "$STAMP" 2>/dev/null)}  # what was chosen before stays
+TORCH=${TORCH:-$(sed -n 3p "$STAMP" 2>/dev/null || true)}  # what was chosen before stays
 if [[ $VERSION == 3.11 ]] && ! nvidia-smi -L >/dev/null 2>&1; then TORCH=${TORCH:-torch==2.13.0}; fi
 run_pip "build tools" pip setuptools setuptools_scm wheel cython numpy
 run_pip "torch" "${TORCH:-torch}"

@@ -86,3 +86,15 @@ def test_another_set_up_at_work(venv: Path) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     assert "another set-up is at work" in refused(venv)
     os.close(descriptor)
+
+
+def test_first_set_up_without_packages(venv: Path) -> None:
+    """Nothing is there yet, so that the script gets as far as its first call of pip, which cannot find anything."""
+    variables = {**os.environ, "PYTHON": sys.executable, "MAELM_VENV": str(venv), "PIP_NO_INDEX": "1"}
+    variables.pop("TORCH", None)
+    result = subprocess.run(
+        ["bash", str(SCRIPT)], env=variables, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert result.returncode == 1
+    assert "pip could not finish this step (exit status 1)" in result.stderr
+    assert not (venv / "setup.stamp").exists()
