@@ -203,7 +203,12 @@ class Study:
 
     def runs(self) -> list[Pretraining]:
         """Return the pretrainings that are reported, of the budgets asked for."""
-        return list(self.plan.pretrainings(self.about("chosen", "choose"), self.args.budgets))
+        chosen = self.about("chosen", "choose")
+        missing = [method for method in self.plan.methods if method not in chosen]
+        if missing:
+            path = self.records.folder / "study.json"
+            raise NotKnownYetError(f"{path} lacks the settings of {missing[0]}: run the stage choose first")
+        return list(self.plan.pretrainings(chosen, self.args.budgets))
 
     def pretrain(self) -> None:
         """Do the pretrainings of which not all is recorded."""
@@ -215,6 +220,10 @@ class Study:
 
     def evaluate(self) -> None:
         """Measure and fine-tune every encoder."""
+        for run in [] if self.runner.dry_run else self.runs():
+            for own in self._missing(run, self.plan.fine_tunings(run, self.vocabulary)).values():
+                if not self._folder(own["tuned"]).exists():
+                    raise NotKnownYetError(f"there is no {self._folder(own['tuned'])}: run the stage prepare first")
         self.do("measurement", "fine-tuning", "predictions", runs=self.runs())
 
     def recorded(self, run: Pretraining) -> dict[str, Any]:

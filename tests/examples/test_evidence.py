@@ -190,6 +190,16 @@ def check_another_machine(output: Path, words: list[str], results: dict[str, Any
     assert json.loads((output / "results.json").read_bytes()) == results
     assert not (output / "runs").exists()
     path = next(kept.glob("3e8,_MLM*"))
+    record = json.loads(path.read_bytes())
+    del record["results"]["pairs/seed_1"]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(SystemExit, match="tasks/pairs/task: run the stage prepare first"):
+        evidence.main(["evaluate", *words, "--records", str(kept)])
     path.write_text(path.read_text(encoding="utf-8").replace("0.003", "0.004"), encoding="utf-8")
     with pytest.raises(SystemExit, match="of a pretraining with other options"):
+        evidence.main(["page", *words, "--records", str(kept)])
+    facts = json.loads((kept / "study.json").read_bytes())
+    del facts["chosen"]["MAE-LM"]
+    (kept / "study.json").write_text(json.dumps(facts), encoding="utf-8")
+    with pytest.raises(SystemExit, match="lacks the settings of MAE-LM: run the stage choose first"):
         evidence.main(["page", *words, "--records", str(kept)])
