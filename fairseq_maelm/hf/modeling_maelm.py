@@ -105,6 +105,8 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
     """Masked token prediction as in pretraining, by default with masks dropped from the encoder's input."""
 
     def __init__(self, config: MaelmConfig) -> None:
+        if config.mask_token_id is None:
+            raise ValueError("mask_token_id is not set: give MaelmConfig the id of the mask symbol")
         super().__init__(config)
         self.mpnet = MaelmModel(config)
         self.decoder = MaelmDecoder(config) if config.decoder_layers and config.decoder_attention == "self" else None

@@ -157,6 +157,8 @@ class MaelmModernForMaskedLM(MaelmModernPreTrainedModel):
     _tied_weights_keys = {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
 
     def __init__(self, config: MaelmModernConfig) -> None:
+        if config.mask_token_id is None:
+            raise ValueError("mask_token_id is not set: give MaelmModernConfig the id of the mask symbol")
         super().__init__(config)
         self.model = MaelmModernModel(config)
         dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)

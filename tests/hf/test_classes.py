@@ -169,3 +169,9 @@ def test_sizes_that_the_weights_do_not_have_are_refused(
         with pytest.raises(ValueError, match=f"cannot read .*config.json .*{told}") as refused:
             open_pretrained(kind, tmp_path)
         assert "\n" not in str(refused.value)
+
+
+def test_models_that_predict_masks_need_to_know_the_mask() -> None:
+    with pytest.raises(ValueError, match="mask_token_id is not set.* give MaelmConfig the id"):
+        MaelmForMaskedLM(MaelmConfig(**{**NUMBERS, "mask_token_id": None}))
+    MaelmModel(MaelmConfig(**{**NUMBERS, "mask_token_id": None}))

@@ -107,3 +107,8 @@ def test_the_vocabulary_is_resized_and_saved(tmp_path: Path) -> None:
     with torch.no_grad():
         assert torch.equal(again(TOKENS).logits, after)
     assert again.decoder.weight is again.get_input_embeddings().weight
+
+
+def test_models_that_predict_masks_need_to_know_the_mask() -> None:
+    with pytest.raises(ValueError, match="mask_token_id is not set.* give MaelmModernConfig the id"):
+        model_of(mask_token_id=None)
