@@ -102,7 +102,11 @@ class MaelmModel(MaelmPreTrainedModel):
 
 
 class MaelmForMaskedLM(MaelmPreTrainedModel):
-    """Masked token prediction as in pretraining, by default with masks dropped from the encoder's input."""
+    """Masked token prediction as in pretraining, by default with masks dropped from the encoder's input.
+
+    Raises:
+        ValueError: the configuration has no ``mask_token_id``.
+    """
 
     def __init__(self, config: MaelmConfig) -> None:
         if config.mask_token_id is None:

@@ -152,7 +152,11 @@ class MaelmModernModel(MaelmModernPreTrainedModel):
 
 
 class MaelmModernForMaskedLM(MaelmModernPreTrainedModel):
-    """Masked token prediction as in pretraining: by layers of the encoder, without masks in its input."""
+    """Masked token prediction as in pretraining: by layers of the encoder, without masks in its input.
+
+    Raises:
+        ValueError: the configuration has no ``mask_token_id``.
+    """
 
     _tied_weights_keys = {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
 
