@@ -108,7 +108,7 @@ run_pip() {
     printf '%s ' "$1"
     shift
     : >"$BUSY"
-    "$BIN" -m pip --disable-pip-version-check --no-input install --constraint "$ROOT/scripts/constraints.txt" "$@" >>"$LOG" 2>&1 &
+    "$BIN" -m pip --disable-pip-version-check --no-input install --no-compile --constraint "$ROOT/scripts/constraints.txt" "$@" >>"$LOG" 2>&1 &
     PIP=$!
     while kill -0 "$PIP" 2>/dev/null; do
         sleep 1
@@ -145,6 +145,11 @@ run_pip "fairseq (the first time it is built from source: 1 to 4 minutes)" --con
 run_pip "fairseq_maelm[$EXTRAS]" --constraint "$VENV/constraints.txt" --no-build-isolation --editable "${ROOT}[$EXTRAS]"
 # fairseq requires torchaudio without using it for text, and transformers fails where it is for another torch.
 "$BIN" -m pip --disable-pip-version-check --no-input uninstall --yes torchaudio >>"$LOG" 2>&1
+# pip would compile on one core. Some packages hold templates, which do not compile.
+printf 'bytecode '
+BEGIN=$SECONDS
+"$BIN" -m compileall -q -j 0 "$("$BIN" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')" >>"$LOG" 2>&1 || true
+printf ' done (%d s)\n' $((SECONDS - BEGIN))
 # From another folder, so that the installed package answers and not the folder at hand.
 (cd / && "$VENV/bin/maelm" user-dir >>"$LOG" 2>&1) || fail "\"maelm user-dir\" does not run: $(tail -n 5 "$LOG")"
 printf '%s\n' "$(identity)" "$EXTRAS" "${TORCH:-torch}" >"$STAMP"

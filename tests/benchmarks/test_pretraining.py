@@ -254,6 +254,7 @@ def test_small_run_with_everything_real(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_adaptation_beside_run_mlm(tmp_path):
     pytest.importorskip("transformers")
     write_corpus(tmp_path / "text", documents=60)
