@@ -130,7 +130,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
             ValueError: the new size would remove the mask symbol.
         """
         mask = self.config.mask_token_id
-        if None not in (new_num_tokens, mask) and new_num_tokens <= mask:
+        if new_num_tokens is not None and new_num_tokens <= mask:
             raise ValueError(
                 f"with {new_num_tokens} symbols there would be none for <mask>, whose id is {mask}: keep {mask + 1} "
                 "or more"
