@@ -35,11 +35,6 @@ def _of_parts(about: str, attend: Attend, device: str | None = None) -> Backend:
     return Backend(about, attend, partial(attend_parts, attend), device)
 
 
-# For rotary attention in bfloat16 on a CPU: up to this number of attention weights in a batch, the plain formula takes
-# at most half the time of torch's function. Above, it no longer fits the cache, and "cpu" has a faster backward pass.
-_PLAIN_FASTER_BELOW = 2**23
-
-
 def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
     if query.device.type == "cuda":
         return triton.attend(query, key, value, bias, dropout, strict=False)
@@ -49,10 +44,11 @@ def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, bias: AttentionB
         return cpu.attend_short(query, key, value, bias)
     # torch's fused CPU attention has neither dropout nor a gradient of the bias, and a slow backward pass in bfloat16.
     needs_ours = dropout > 0.0 or (bias is not None and bias.needs_gradient)
-    slow = query.dtype == torch.bfloat16 and query.requires_grad and bias is not None and bool(bias.rotations)
-    if slow and not needs_ours and query.shape[:3].numel() * key.shape[2] <= _PLAIN_FASTER_BELOW:
-        return reference.attend(query, key, value, bias, dropout)
-    return (cpu if needs_ours or slow else sdpa).attend(query, key, value, bias, dropout)
+    return (cpu if needs_ours or _has_slow_gradient(query) else sdpa).attend(query, key, value, bias, dropout)
+
+
+def _has_slow_gradient(query: Tensor) -> bool:
+    return query.dtype == torch.bfloat16 and query.requires_grad
 
 
 def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
@@ -73,8 +69,7 @@ def _local_by_torch(query: Tensor, bias: AttentionBias, dropout: float) -> Local
 def _local_anywhere(query: Tensor, bias: AttentionBias, dropout: float) -> LocalMethod:
     if query.device.type == "cuda":
         return LocalMethod.WHOLE if triton.skips_hidden(query, bias, strict=False) else LocalMethod.BLOCKS
-    slow = query.dtype == torch.bfloat16 and query.requires_grad  # see ``_attend_anywhere``
-    return LocalMethod.BLOCKS if slow else _local_by_torch(query, bias, dropout)
+    return LocalMethod.BLOCKS if _has_slow_gradient(query) else _local_by_torch(query, bias, dropout)
 
 
 # Keys are the values of --attention.

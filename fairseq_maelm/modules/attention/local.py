@@ -23,8 +23,10 @@ from fairseq_maelm.modules.attention.packed_qkv import Attend
 # Smaller blocks make matrix products too small to be efficient.
 _SMALLEST_BLOCK = 16
 # Up to this number of blocks, computing whole sequences with hidden pairs is as fast: with blocks of 64 and 12 heads of
-# 64 on a CPU, it takes 1.0 times as long as blocks at 307 tokens, 1.3 times at 435 and 3.6 times at 1,434.
+# 64 on a CPU, it takes 1.0 times as long as blocks at 307 tokens, 1.3 times at 435 and 3.6 times at 1,434. In half
+# precision, copies of keys cost more than products: in training with AMX, 0.7 times at 359 and 1.0 times at 512.
 _DENSE_BLOCKS = 5
+_HALF_DENSE_BLOCKS = 8
 
 
 class LocalMethod(Enum):
@@ -56,7 +58,7 @@ def attend_local(
             ``query_positions`` are ignored, because all tokens have queries here.
         window: width of the window in tokens.
         dropout: probability of dropping an attention weight, in [0, 1).
-        method: how to compute long sequences; short ones (at most ``_DENSE_BLOCKS`` blocks) are computed whole.
+        method: how to compute long sequences; short ones are computed whole.
 
     Returns:
         <float>[B, H, S, d_h]. Results at padding are undefined.
@@ -64,7 +66,9 @@ def attend_local(
     if bias.query_positions is not None:
         bias = AttentionBias(bias.of_distance, bias.positions, bias.lengths, bias.hidden)
     length, size = query.shape[2], block_size(window)
-    if method is LocalMethod.WHOLE or length <= _DENSE_BLOCKS * size:
+    half_on_cpu = query.device.type == "cpu" and query.dtype.itemsize == 2 and method is LocalMethod.BLOCKS
+    whole_blocks = _HALF_DENSE_BLOCKS if half_on_cpu else _DENSE_BLOCKS
+    if method is LocalMethod.WHOLE or length <= whole_blocks * size:
         return attend(query, key, value, windowed(bias, window), dropout)
     blocks = _once(bias, ("blocks", window), partial(blocks_of, bias, window, len(query), length))
     if method is LocalMethod.WINDOWS:

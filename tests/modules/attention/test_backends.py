@@ -65,21 +65,20 @@ def test_choice_on_a_cpu(choose_backend):
         assert choose_backend(query, relative_bias(), 0.1, backend) == backend
 
 
-@pytest.mark.parametrize(
-    ("dtype", "length", "training", "chosen"),
-    [
-        (torch.float32, 64, True, "sdpa"),
-        (torch.bfloat16, 64, False, "sdpa"),
-        (torch.bfloat16, 64, True, "plain"),
-        (torch.bfloat16, 4096, True, "cpu"),
-    ],
-)
-def test_choice_of_rotary_attention_on_a_cpu(choose_backend, dtype, length, training, chosen):
-    """torch's fused kernel goes back slowly in bfloat16; the formula is faster while its weights are in the cache."""
-    query = torch.empty(1, 1, length, 2, dtype=dtype, requires_grad=training)
-    bias = AttentionBias(rotations=rotations(torch.arange(length)[None], [100], 2, query))
-    assert choose_backend(query, bias, 0.0, key=query) == chosen
-    assert choose_backend(query, bias, 0.1, key=query) == "cpu"
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", ["none", "rotary", "window"])
+def test_choice_without_relative_bias_on_a_cpu(choose_backend, dtype, training, kind):
+    """torch's fused kernel goes back slowly in bfloat16, whatever is added to the logits."""
+    query, positions = torch.empty(1, 1, 64, 2, dtype=dtype, requires_grad=training), torch.arange(64)[None]
+    biases = {
+        "none": None,
+        "rotary": AttentionBias(rotations=rotations(positions, [100], 2, query)),
+        "window": AttentionBias(positions=positions, window=8),
+    }
+    chosen = "cpu" if training and dtype is torch.bfloat16 else "sdpa"
+    assert choose_backend(query, biases[kind], 0.0, key=query) == chosen
+    assert choose_backend(query, biases[kind], 0.1, key=query) == "cpu"
 
 
 def test_choice_on_a_gpu(monkeypatch, choose_backend):

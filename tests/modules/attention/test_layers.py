@@ -79,6 +79,21 @@ def test_errs_no_more_than_the_plain_backend(backend, dtype, shared):
 # Sharing one bias between layers
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_groups_of_sequences_change_nothing(dropout, dtype, monkeypatch):
+    results = []
+    for sequences in (1, 2, 5):
+        for name in ("_WEIGHTS_TOGETHER", "_HALF_WEIGHTS_TOGETHER"):
+            monkeypatch.setattr(cpu, name, sequences * 2 * 16 * 16)
+        problem = Problem(5, 2, 16, 8, 20, shared=False, padded=True, dtype=dtype)
+        torch.manual_seed(1)
+        results.append(problem.results("cpu", dropout))
+    for others in zip(*results, strict=True):
+        for other in others[1:]:
+            torch.testing.assert_close(other, others[0])
+
+
 def test_passes_do_not_mix():
     """The sum over layers belongs to one backward pass, also when that asks for other gradients."""
     problem = Problem(2, 2, 9, 4, 12, shared=False, padded=True)

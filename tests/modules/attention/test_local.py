@@ -85,6 +85,35 @@ def test_blocks_equal_the_formula(problem, backend):
         torch.testing.assert_close(fast, exact, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("length", "dtype", "whole"),
+    [
+        (80, torch.float32, True),
+        (81, torch.float32, False),
+        (128, torch.bfloat16, True),
+        (129, torch.bfloat16, False),
+    ],
+    ids=str,
+)
+def test_short_sequences_are_computed_whole(length, dtype, whole):
+    """In half precision up to 8 blocks, here of 16, else up to 5."""
+    problem = LocalProblem(2, 2, length, 20, relative=False, padded=False, dtype=dtype)
+    lengths = []
+
+    def attend(query, *others):
+        lengths.append(query.shape[2])
+        return reference.attend(query, *others)
+
+    def by_blocks(query, key, value, bias):
+        return attend_local(attend, query, key, value, bias, problem.window, 0.0)
+
+    found = problem.results(by_blocks)
+    assert set(lengths) == {length if whole else block_size(problem.window)}
+    error = 1e-5 if dtype is torch.float32 else 0.05
+    for ours, exact in zip(found, problem.written_out(), strict=True):
+        torch.testing.assert_close(ours, exact, rtol=error, atol=error)
+
+
 @pytest.mark.parametrize("relative", [True, False])
 def test_triton_skips_tiles_and_equals_the_formula(relative, monkeypatch):
     pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
