@@ -6,6 +6,7 @@ in the cache, the backward pass recomputes the attention weights, and all layers
 """
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ SHORT = 15
 # AMX that calls cost more: the backward pass of 24 blocks of 64 x 192 takes 0.6 times as long together.
 _WEIGHTS_TOGETHER = 32_768
 _HALF_WEIGHTS_TOGETHER = 2**22
+_Part = tuple[slice, slice]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
@@ -73,15 +75,18 @@ def collecting(bias: AttentionBias, key: Tensor) -> DenseBias:
     return bias.kept[key.dtype]
 
 
-def _sequences_together(query: Tensor, key: Tensor) -> int:
-    """Return how many sequences of queries <float>[B, H, Q, d_h] and keys <float>[B, H, S, d_h] to compute together."""
+def _together(query: Tensor, key: Tensor) -> tuple[int, int]:
+    """Return how many sequences and heads to compute together.
+
+    Args:
+        query: <float>[B, H, Q, d_h].
+        key: <float>[B, H, S, d_h].
+    """
+    heads, of_head = query.shape[1], max(query.shape[2] * key.shape[2], 1)
     most = _HALF_WEIGHTS_TOGETHER if query.dtype.itemsize == 2 else _WEIGHTS_TOGETHER
-    return max(1, min(most // max(_weights(query, key), 1), len(query)))
-
-
-def _weights(query: Tensor, key: Tensor) -> int:
-    """Return the number of attention weights of a sequence."""
-    return query.shape[1:3].numel() * key.shape[2]
+    sequences = max(1, min(most // (heads * of_head), len(query)))
+    # Buffers for all heads of a long sequence would take gigabytes.
+    return sequences, max(1, min(_HALF_WEIGHTS_TOGETHER // of_head, heads))
 
 
 class _WeightBuffers:
@@ -97,7 +102,10 @@ class _WeightBuffers:
 
 
 class _SequenceGroup:
-    """G sequences whose attention is computed by the same matrix products, with or without dropout decisions."""
+    """G sequences, or some heads of one, whose attention is computed by the same matrix products.
+
+    With dropout there are decisions and a grid.
+    """
 
     def __init__(
         self,
@@ -171,20 +179,28 @@ def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
 
 def _groups(
     tensors: tuple[Tensor, ...], bias: Tensor | None, decisions: Tensor | None, grid: DropoutGrid | None
-) -> Iterator[tuple[slice, _SequenceGroup]]:
-    """Yield each group of sequences, with its slice of the batch."""
+) -> Iterator[tuple[_Part, _SequenceGroup]]:
+    """Yield each group of sequences, with its slices of the batch and of the heads."""
     query, key, value = tensors
-    together = _sequences_together(query, key)
-    for start in range(0, len(query), together):
-        part = slice(start, start + together)
-        own = bias if bias is None or len(bias) == 1 else bias[part]
+    sequences, heads = _together(query, key)
+    for start, first in product(range(0, len(query), sequences), range(0, query.shape[1], heads)):
+        part = slice(start, start + sequences), slice(first, first + heads)
         drawn = None if decisions is None else decisions[part]
+        own = None if bias is None else _part_of_bias(bias, part)
         yield part, _SequenceGroup(query[part], key[part], value[part], own, drawn, grid)
+
+
+def _part_of_bias(bias: Tensor, part: _Part) -> Tensor:
+    """Select sequences and heads of a bias <float>[B or 1, H or 1, Q or 1, S]."""
+    sequences, heads = part
+    bias = bias if len(bias) == 1 else bias[sequences]
+    return bias if bias.shape[1] == 1 else bias[:, heads]
 
 
 def _buffers(query: Tensor, key: Tensor, number: int) -> _WeightBuffers:
     """Allocate buffers for the groups of a batch."""
-    return _WeightBuffers(query, _sequences_together(query, key) * _weights(query, key), number)
+    sequences, heads = _together(query, key)
+    return _WeightBuffers(query, sequences * heads * query.shape[2] * key.shape[2], number)
 
 
 def _for_products(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -238,7 +254,7 @@ class _Attention(torch.autograd.Function):
         buffers = _buffers(query, key, 2 if decisions is None else 4)
         query, key, value, gradient = _for_products(query, key, value, gradient)
         for part, group in _groups((query, key, value), ctx.bias.values, decisions, ctx.grid):
-            sums = of_bias if of_bias is None or len(of_bias) == 1 else of_bias[part]
+            sums = None if of_bias is None else _part_of_bias(of_bias, part)
             for place, computed in zip(gradients, group.gradients(gradient[part], sums, buffers)):
                 place[part] = computed
         order = None if ctx.bias.order is None else torch.zeros_like(ctx.bias.order)

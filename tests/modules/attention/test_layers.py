@@ -81,11 +81,11 @@ def test_errs_no_more_than_the_plain_backend(backend, dtype, shared):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_groups_of_sequences_change_nothing(dropout, dtype, monkeypatch):
-    results = []
-    for sequences in (1, 2, 5):
+def test_groups_of_sequences_and_heads_change_nothing(dropout, dtype, monkeypatch):
+    results, of_head = [], 16 * 16
+    for weights in (1, of_head, 2 * of_head, 4 * of_head, 10 * of_head):
         for name in ("_WEIGHTS_TOGETHER", "_HALF_WEIGHTS_TOGETHER"):
-            monkeypatch.setattr(cpu, name, sequences * 2 * 16 * 16)
+            monkeypatch.setattr(cpu, name, weights)
         problem = Problem(5, 2, 16, 8, 20, shared=False, padded=True, dtype=dtype)
         torch.manual_seed(1)
         results.append(problem.results("cpu", dropout))
