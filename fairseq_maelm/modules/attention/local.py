@@ -24,7 +24,8 @@ from fairseq_maelm.modules.attention.packed_qkv import Attend
 _SMALLEST_BLOCK = 16
 # Up to this number of blocks, computing whole sequences with hidden pairs is as fast: with blocks of 64 and 12 heads of
 # 64 on a CPU, it takes 1.0 times as long as blocks at 307 tokens, 1.3 times at 435 and 3.6 times at 1,434. In half
-# precision, copies of keys cost more than products: in training with AMX, 0.7 times at 359 and 1.0 times at 512.
+# precision, copies of keys cost more than products: in training with AMX and without dropout, 0.7 times at 359 tokens
+# and 1.0 times at 512.
 _DENSE_BLOCKS = 5
 _HALF_DENSE_BLOCKS = 8
 
@@ -66,9 +67,7 @@ def attend_local(
     if bias.query_positions is not None:
         bias = AttentionBias(bias.of_distance, bias.positions, bias.lengths, bias.hidden)
     length, size = query.shape[2], block_size(window)
-    half_on_cpu = query.device.type == "cpu" and query.dtype.itemsize == 2 and method is LocalMethod.BLOCKS
-    whole_blocks = _HALF_DENSE_BLOCKS if half_on_cpu else _DENSE_BLOCKS
-    if method is LocalMethod.WHOLE or length <= whole_blocks * size:
+    if method is LocalMethod.WHOLE or length <= _dense_blocks(query, dropout, method) * size:
         return attend(query, key, value, windowed(bias, window), dropout)
     blocks = _once(bias, ("blocks", window), partial(blocks_of, bias, window, len(query), length))
     if method is LocalMethod.WINDOWS:
@@ -78,6 +77,11 @@ def attend_local(
     parts = query_blocks(query, size), key_blocks(key, size), key_blocks(value, size)
     attended = attend(*parts, blocks, dropout).unflatten(0, (len(query), -1))
     return attended.transpose(1, 2).flatten(2, 3)[:, :, :length]
+
+
+def _dense_blocks(query: Tensor, dropout: float, method: LocalMethod) -> int:
+    half = query.device.type == "cpu" and query.dtype.itemsize == 2
+    return _HALF_DENSE_BLOCKS if half and not dropout and method is LocalMethod.BLOCKS else _DENSE_BLOCKS
 
 
 def block_size(window: int) -> int:

@@ -86,26 +86,28 @@ def test_blocks_equal_the_formula(problem, backend):
 
 
 @pytest.mark.parametrize(
-    ("length", "dtype", "whole"),
+    ("length", "dtype", "dropout", "whole"),
     [
-        (80, torch.float32, True),
-        (81, torch.float32, False),
-        (128, torch.bfloat16, True),
-        (129, torch.bfloat16, False),
+        (80, torch.float32, 0.0, True),
+        (81, torch.float32, 0.0, False),
+        (128, torch.bfloat16, 0.0, True),
+        (129, torch.bfloat16, 0.0, False),
+        (81, torch.bfloat16, 0.1, False),
     ],
     ids=str,
 )
-def test_short_sequences_are_computed_whole(length, dtype, whole):
-    """In half precision up to 8 blocks, here of 16, else up to 5."""
+def test_short_sequences_are_computed_whole(length, dtype, dropout, whole):
+    """In half precision without dropout up to 8 blocks, here of 16, else up to 5."""
     problem = LocalProblem(2, 2, length, 20, relative=False, padded=False, dtype=dtype)
     lengths = []
 
-    def attend(query, *others):
+    def attend(query, key, value, bias, probability):
+        assert probability == dropout
         lengths.append(query.shape[2])
-        return reference.attend(query, *others)
+        return reference.attend(query, key, value, bias, 0.0)
 
     def by_blocks(query, key, value, bias):
-        return attend_local(attend, query, key, value, bias, problem.window, 0.0)
+        return attend_local(attend, query, key, value, bias, problem.window, dropout)
 
     found = problem.results(by_blocks)
     assert set(lengths) == {length if whole else block_size(problem.window)}
