@@ -26,6 +26,8 @@ SHORT = 15
 # AMX that calls cost more: the backward pass of 24 blocks of 64 x 192 takes 0.6 times as long together.
 _WEIGHTS_TOGETHER = 32_768
 _HALF_WEIGHTS_TOGETHER = 2**22
+# Of a longer sequence, some heads are computed together: buffers for all of them would take gigabytes.
+_SEQUENCE_WEIGHTS = 2**22
 _Part = tuple[slice, slice]
 
 
@@ -85,8 +87,7 @@ def _together(query: Tensor, key: Tensor) -> tuple[int, int]:
     heads, of_head = query.shape[1], max(query.shape[2] * key.shape[2], 1)
     most = _HALF_WEIGHTS_TOGETHER if query.dtype.itemsize == 2 else _WEIGHTS_TOGETHER
     sequences = max(1, min(most // (heads * of_head), len(query)))
-    # Buffers for all heads of a long sequence would take gigabytes.
-    return sequences, max(1, min(_HALF_WEIGHTS_TOGETHER // of_head, heads))
+    return sequences, max(1, min(_SEQUENCE_WEIGHTS // of_head, heads))
 
 
 class _WeightBuffers:
