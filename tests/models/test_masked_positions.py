@@ -13,6 +13,7 @@ from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
 from fairseq_maelm.data.masking_variants import EncoderView, output_rows
+from fairseq_maelm.models import shared_decoder
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules.attention import cross
 from fairseq_maelm.modules.output_positions import OutputPositions
@@ -151,6 +152,38 @@ def test_a_shared_decoder_computes_masks_in_its_layers_only(family):
     visible, predicted = net_input["src_tokens"].numel(), len(target)
     counts = [rows_through(layer.fc1, model, net_input, target=target) for layer in model.encoder.layers]
     assert counts == [visible, visible + predicted, visible, predicted]
+
+
+@pytest.mark.parametrize("view", [None, EncoderView("random")], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"local_attention": 4}, {"decoder_layers": 1}], ids=str)
+def test_spare_rows_change_nothing(family, changes, view, monkeypatch):
+    model = model_of(**{"encoder_layers": 4, "decoder_attention": "shared", "decoder_layers": 2, **changes, **family})
+    net_input, target = batch(*PADDED, view)
+    results = []
+    for spare in (0, 5):
+        monkeypatch.setattr(shared_decoder, "_spare_rows", lambda masks, spare=spare: spare)
+        loss, _ = model.double()(**net_input, target=target)
+        loss.backward()
+        counts = [rows_through(layer.fc1, model, net_input, target=target) for layer in model.encoder.layers]
+        results.append((loss.detach(), gradients_of(model), counts))
+    (expected, plain, without), (loss, ours, with_spare) = results
+    assert sum(with_spare) - sum(without) == 5 * len(model.decoder.with_masks)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-10, atol=1e-10)
+
+
+def test_only_half_precision_on_a_cpu_has_spare_rows(family):
+    net_input, target = batch(*PADDED)
+    visible, predicted = net_input["src_tokens"].numel(), len(target)
+    for precision, masks in (("fp32", predicted), ("bf16", 32)):
+        model = model_of(**family, decoder_attention="shared", precision=precision)
+        counts = [rows_through(layer.fc1, model, net_input, target=target) for layer in model.encoder.layers]
+        assert counts == [visible + masks, masks]
+        assert model(**net_input)[0].shape == (predicted, model.encoder.embed_tokens.num_embeddings)
+    rows = torch.zeros(33, 2)
+    assert shared_decoder._spare_rows(rows) == 0 and shared_decoder._spare_rows(rows.bfloat16()) == 31
+    assert shared_decoder._spare_rows(rows[:32].bfloat16()) == shared_decoder._spare_rows(rows[:0].bfloat16()) == 0
 
 
 def test_the_encoders_last_layer_leaves_them_out_without_a_decoder(family):
