@@ -186,7 +186,7 @@ class SelfAttention(MultiHeadAttention):
         key, value = map(gather, read, masks[-2:])
         attended = self._attend_from_heads(queries, key, value, bias, streams.masks_at, window)
         if masks_alone:
-            return streams.join(attended) if streams.spare else attended
+            return streams.join(attended)
         query, own_key, own_value = visible
         of_visible = self._attend_heads(query, own_key, own_value, streams.bias, self.window)
         return streams.join(of_visible.flatten(2).flatten(0, 1), attended)

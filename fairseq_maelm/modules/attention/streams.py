@@ -67,8 +67,9 @@ class TwoStreams(NamedTuple):
 
     def join(self, *parts: Tensor) -> Tensor:
         """Join visible tokens <float>[B * S, ...], if given, and masks <float>[M, ...] to rows; spare ones are zero."""
-        spare = [parts[-1].new_zeros(self.spare, *parts[-1].shape[1:])] if self.spare else []
-        return torch.cat([*parts, *spare])
+        if self.spare:
+            parts += (parts[-1].new_zeros(self.spare, *parts[-1].shape[1:]),)
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def without_spare(self, rows: Tensor) -> Tensor:
         """Leave the spare rows out of rows that end with them."""
