@@ -52,7 +52,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Checkpoints": {
         "analyze": "measure effective ranks and the subspace of <mask>",
-        "probe": "probe frozen states: similarity, classes, tags, rank",
+        "probe": "fit linear probes to frozen states: classes, tags",
         "export": "export a checkpoint for transformers or fairseq",
         "import": "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",
     },

@@ -115,7 +115,7 @@ def probes(places: Any, log: Path) -> dict[str, Any]:
     return {
         f"frozen, {'tags' if own['set'] == 'tagging' else own['set']}": 100 * own["value"]
         for own in model["rows"]
-        if own["measure"].startswith("logistic") and not own["whitened"] and own["pooling"] in ("mean", None)
+        if own["measure"].startswith("logistic") and not own.get("whitened") and own["pooling"] in ("mean", None)
     }
 
 

@@ -16,7 +16,6 @@ from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.models.mask_filling import masked_token_logits
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
@@ -107,13 +106,6 @@ class CheckpointEncoder:
         Tokens <int64>[B, S] are padded on the right; their positions <int64>[B, S] are 0, 1, 2, ... by default.
         """
         return self._model.encoder(tokens, positions).all_states
-
-    def masked_logits(self, sequences: list[np.ndarray]) -> Tensor | None:
-        """Return logits <float>[masks, V] at the masks of sequences <int64>[n], or None without an LM head."""
-        decoder = self._model.decoder
-        if self._model.lm_head is None or (decoder is not None and decoder.autoregressive):
-            return None
-        return masked_token_logits(self._model, self._view, sequences)
 
     @cached_property
     def _tokenizer(self) -> TextTokenizer:

@@ -11,23 +11,13 @@ from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.options import PRECISIONS, existing_path, option
 
 CONDITIONS = ("whole", "masked", "dropped")
-# Number of words in each passage of the probes' text.
-PASSAGE = 64
 _TEXT, _MEASURED, _RUN = "text", "measurement", "execution"
 _READ = "inputs (at least one)"
-_INPUTS = ("sts", "words", "tasks", "treebank", "text")
+_INPUTS = ("tasks", "treebank")
 
 
 def _layers() -> Any:
     return option(None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED)
-
-
-def _tau() -> Any:
-    text = (
-        "the effective rank is the least number of singular values with this fraction of the energy (the sum of their "
-        "squares)"
-    )
-    return option(0.9, help=text, minimum=1e-6, maximum=1, group=_MEASURED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +70,10 @@ class AnalysisSettings:
         minimum=8,
         group=_TEXT,
     )
-    tau: float = _tau()
+    tau: float = option(
+        0.9, help="the effective rank is the least number of singular values with this fraction of the energy (the sum "
+        "of their squares)", minimum=1e-6, maximum=1, group=_MEASURED,
+    )  # fmt: skip
     centered: bool = option(
         False, help="center each set of representations (subtract its mean); the paper does not", group=_MEASURED
     )
@@ -109,25 +102,13 @@ class ProbeSettings:
         ValueError: there are no inputs.
     """
 
-    sts: Path | None = _inputs(
-        "similarity of sentences: folder of data sets; each is a folder with one .tsv file per part, whose lines are "
-        "score, tab, sentence, tab, sentence", metavar="FOLDER",
-    )  # fmt: skip
-    words: Path | None = _inputs(
-        "similarity of words: folder with one .tsv file per data set, whose lines are word, tab, word, tab, score",
-        metavar="FOLDER",
-    )
     tasks: tuple[Path, ...] = _inputs(
-        "task folders written by `maelm prepare sentences` or `maelm prepare glue`: linear probes predict classes; "
-        "scores of pairs (STS-B) are compared with cosines", metavar="FOLDER", default=(),
+        "task folders with classes, written by `maelm prepare sentences` or `maelm prepare glue`", metavar="FOLDER",
+        default=(),
     )  # fmt: skip
     treebank: tuple[Path, ...] = _inputs(
         "parts of speech: a CoNLL-U file to fit the probe to, and one to test it on", nargs=2, default=(),
         metavar=("TRAIN", "TEST"),
-    )  # fmt: skip
-    text: Path | None = _inputs(
-        "text file for effective rank, mean cosine, nearest-neighbor search and repeated words: one paragraph per "
-        "line, a blank line between documents", metavar="FILE",
     )  # fmt: skip
     vocabulary: Path | None = option(
         None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them",
@@ -148,13 +129,6 @@ class ProbeSettings:
     train_words: int = option(
         25_000, help="maximum number of treebank words for fitting the probe", minimum=2, group=_MEASURED
     )
-    stretches: int = option(
-        1_000,
-        help=f"maximum number of passages, of {PASSAGE} words each, to take from --text",
-        minimum=2,
-        group=_MEASURED,
-    )
-    tau: float = _tau()
     seed: int = option(1, help="random seed for drawing examples and for random weights", minimum=0, group=_MEASURED)
     precision: str = option("fp32", help="precision of the computation", choices=PRECISIONS, group=_MEASURED)
     batch_tokens: int = option(8_192, help="number of tokens in a batch, padding included", minimum=1, group=_MEASURED)

@@ -13,10 +13,10 @@ AFTER_INTERRUPT = "the same command resumes after the last finished task"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm probe``."""
     parser.description = (
-        "Evaluates the frozen states of encoders in each layer, as the mean over tokens and as the state of the first "
-        "token, with and without whitening. Measures the similarity of sentences and words without training, nearest "
-        "neighbors, linear probes, effective rank and repeated words. Writes JSON and a table. After an interruption, "
-        "the same command resumes after the last finished task; models and tasks can be added later."
+        "Fits linear probes to the frozen states of encoders in each layer: classes of texts, from the mean over "
+        "tokens and from the state of the first token, and parts of speech, from each word's first subword. Writes "
+        "JSON and a table. After an interruption, the same command resumes after the last finished task; models and "
+        "tasks can be added later."
     )
     add_models(parser, ProbeSettings, required=False)
     parser.add_argument(

@@ -97,7 +97,7 @@ predict {words.conll} --column UPOS --checkpoint {tagger} --vocabulary {tagging}
 analyze --checkpoint a={pretrained} --checkpoint a={pretrained} --data {data} --output {new} | models are named a
 analyze --checkpoint a={pretrained} --data {data} --output {new} --layers 0 9 | has no layer 9
 probe --checkpoint a={pretrained} --vocabulary {data} --output {new} | nothing to probe
-probe --checkpoint a={pretrained} --text {text.txt} --vocabulary {data} --output {new} --layers 9 | has no layer 9
+probe --checkpoint a={pretrained} --tasks {sentences} --vocabulary {data} --output {new} --layers 9 | has no layer 9
 score {text.txt} {pairs.tsv} --checkpoint {pretrained} --vocabulary {data} --output {new} | give either files
 score {text.txt} --compare {folder} --checkpoint {pretrained} --vocabulary {data} --output {new} | --compare needs pairs
 pretrain {data} --output {new} --recipe tiny --set rate=3 | unrecognized arguments: --rate 3

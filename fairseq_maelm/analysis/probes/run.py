@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 _RESULTS_FOLDER, _MODEL_FILE = "results", "model.json"
 _TABLE_FILE = "probes.md"
-# Measures that the table shows unscaled; all others are shown in hundredths.
-_AS_THEY_ARE = ("effective rank", "bits gained by the repetition")
 
 
 class Probed(NamedTuple):
@@ -135,18 +133,15 @@ def _read_results(folder: Path, tasks: list[Task]) -> dict[str, Any]:
 
 
 def _kind(row: Row) -> tuple[Any, ...]:
-    return row["set"], row["measure"], row["pooling"], row["whitened"]
+    return row["set"], row["measure"], row["pooling"]
 
 
 def _shown(row: Row | None) -> str:
-    if row is None:
-        return ""
-    as_it_is = row["measure"] in _AS_THEY_ARE
-    return f"{row['value']:.3g}" if as_it_is else f"{100 * row['value']:.1f}"
+    return "" if row is None else f"{100 * row['value']:.1f}"
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Return a Markdown table with a row for each set, measure, pooling and whitening, and three columns per model."""
+    """Return a Markdown table with a row for each set, measure and pooling, and three columns per model."""
     cells: dict[tuple[Any, ...], list[str]] = {_kind(row): [] for result in results for row in result["rows"]}
     for result in results:
         for kind, shown in cells.items():
@@ -156,12 +151,9 @@ def table(results: list[dict[str, Any]]) -> str:
             highest = max(rows, key=lambda row: row["value"], default=None)
             best = f"{_shown(highest)} ({highest['layer']})" if highest and highest["layer"] is not None else ""
             shown += [_shown(embeddings), _shown(last), best]
-    header = ["set", "measure", "pooling", "whitened"]
+    header = ["set", "measure", "pooling"]
     for result in results:
         header += [f"{result['name']}: embeddings", "last layer", "highest (layer)"]
-    lines = [
-        [name, measure, pooling or "", {True: "yes", False: "no", None: ""}[whitened], *shown]
-        for (name, measure, pooling, whitened), shown in cells.items()
-    ]
-    note = "Shares, correlations and cosines are in hundredths. The highest layer is chosen on the reported rows.\n\n"
+    lines = [[name, measure, pooling or "", *shown] for (name, measure, pooling), shown in cells.items()]
+    note = "Accuracies are in percent. The highest layer is chosen on the reported rows.\n\n"
     return note + str(tabulate(lines, header, tablefmt="github", disable_numparse=True)) + "\n"

@@ -13,7 +13,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
-from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.windows import cut_windows
 from fairseq_maelm.models.batched_inference import Places, batches_by_length
@@ -125,17 +124,3 @@ class FrozenEncoder:
             for layer, each in enumerate(states):
                 result[layer, chosen] = each[rows, columns].cpu()
         return result
-
-    def token_sums(
-        self, sequences: Sequence[NDArray[np.int64]], title: str
-    ) -> tuple[list[GramAccumulator], list[NDArray[np.float64]]]:
-        """Return, per layer, the Gram matrix of all tokens' states and the sum <float64>[D] of their unit vectors."""
-        grams = [GramAccumulator(self.encoder.width, self.device) for _ in self.layers]
-        sums = [np.zeros(self.encoder.width) for _ in self.layers]
-        for _, tokens, states in self.states(sequences, title):
-            real = tokens.ne(self.encoder.vocabulary.pad)
-            for layer, each in enumerate(states):
-                grams[layer].add(each[real])
-                unit = torch.nn.functional.normalize(each[real], dim=1)
-                sums[layer] += unit.sum(dim=0, dtype=torch.float64).cpu().numpy()
-        return grams, sums

@@ -185,13 +185,12 @@ def test_another_name_is_one_error_with_the_names(package: Path, capsys: pytest.
         cli.main(["import", NAME, "--output", "imported"])
 
 
-@pytest.mark.parametrize("command", ["fill", "score", "probe", "analyze", "export"])
+@pytest.mark.parametrize("command", ["fill", "score", "analyze", "export"])
 def test_commands_open_it_by_its_name(package: Path, tmp_path: Path, command: str) -> None:
     (tmp_path / "text.txt").write_text("The dog is old.\nA cat was here, and it was old too.\n" * 20, encoding="utf-8")
     words = {
         "fill": [TEXT, "--checkpoint", NAME],
         "score": ["text.txt", "--checkpoint", NAME, "--output", "out"],
-        "probe": ["--checkpoint", f"a={NAME}", "--text", "text.txt", "--output", "out"],
         "analyze": ["--checkpoint", f"a={NAME}", "--text", "text.txt", "--output", "out"],
         "export": ["--checkpoint", NAME, "--output", "out", "--format", "fairseq"],
     }[command]
