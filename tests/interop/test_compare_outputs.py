@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support import model_of
 
 from fairseq_maelm.interop.compare_outputs import PAD, Agreement, agreements, comparison_batches, differences, inside
+from fairseq_maelm.interop.double_precision import DoublePrecision
 
 
 @pytest.mark.parametrize(("positions", "lengths"), [(512, [2, 7, 512]), (600, [2, 7, 512]), (5, [2, 5])])
@@ -24,31 +26,38 @@ def test_padding_is_left_out() -> None:
     assert inside(torch.ones(2, 4), tokens).shape == (2, 4)
 
 
-@pytest.mark.parametrize(
-    ("found", "difference"),
-    [
-        (torch.tensor([[1.0, 2.0]]), 0.0),
-        (torch.tensor([[1.0, 2.0 + 1e-5]]), 1e-5),
-        (torch.tensor([[1.0, 2.1]]), 0.1),
-        (torch.tensor([[1.0, float("nan")]]), float("inf")),
-        (torch.tensor([[1.0]]), float("inf")),
-    ],
-)
-def test_only_rounding_passes(found: torch.Tensor, difference: float) -> None:
-    expected = torch.tensor([[1.0, 2.0]])
+@pytest.mark.parametrize("change", [0.0, 1e-14, 2e-9, 0.1, float("nan")])
+def test_only_rounding_in_double_precision_passes(change: float) -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
 
     def compare() -> list[Agreement]:
-        batches = [torch.tensor([[0, 2]])] * 2
-        changed = iter([expected, found])
-        return agreements(lambda _: {"states": expected}, lambda _: {"states": next(changed)}, batches, "no model")
+        def changed(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"states": weight * tokens + change * (tokens > 1)}
 
-    if difference > 2e-5:
-        with pytest.raises(ValueError, match=r"^no model: states differ by (0\.1|inf) \(values up to 2\)$"):
-            compare()
-    else:
+        batches = [torch.tensor([[1, 1]]), torch.tensor([[2, 2]])]
+        return agreements(lambda tokens: {"states": weight * tokens}, changed, batches, "no model")
+
+    if change < 1e-13:
         (agreement,) = compare()
-        assert agreement.difference == pytest.approx(difference, rel=0.1) and agreement.size == 2.0
+        assert agreement.difference == pytest.approx(change, rel=0.2) and agreement.size == 4.0
         assert agreement.describe().startswith("states: largest difference ")
+    else:
+        with pytest.raises(ValueError, match=r"^no model: states differ by (0\.1|2e-09|inf) \(values up to 4\)$"):
+            compare()
+
+
+def test_code_that_asks_for_single_precision_computes_in_double() -> None:
+    """The steps of transformers that fix single precision; frequencies and buckets are rounded, as in the model."""
+    weight, tokens = torch.nn.Parameter(torch.tensor([[1.0, 1 / 3], [2.0, 0.7]])), torch.tensor([0, 1])
+    with DoublePrecision(), torch.no_grad():
+        states = F.embedding(tokens, weight)
+        scores = F.softmax(states @ weight.T.float(), dim=-1, dtype=torch.float32).to(torch.float32)
+        frequencies = 1.0 / 10_000 ** (torch.arange(0, 2, dtype=torch.float32) / 3)
+        cosines = (tokens.float() * frequencies).cos()
+    expected = weight.detach().double()
+    assert torch.equal(scores, (expected @ expected.T).softmax(dim=-1))
+    assert frequencies.dtype == torch.float32 and torch.equal(cosines, (tokens * frequencies).double().cos())
+    assert weight.dtype == torch.float32
 
 
 def test_texts_that_are_read_differently_are_found() -> None:

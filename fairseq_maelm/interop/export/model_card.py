@@ -103,7 +103,8 @@ def model_card(
 def compared(agreements: Sequence[Agreement], other: str) -> list[str]:
     """Return a line for each output with its largest difference from the model ``other``."""
     return [
-        f"{each.what}: largest difference from {other} {each.difference:.1e}, of values up to {each.size:.1f}"
+        f"{each.what}: largest difference from {other} {each.difference:.1e} in double precision and {each.single:.1e} "
+        f"in single precision, of values up to {each.size:.1f}"
         for each in agreements
     ]
 

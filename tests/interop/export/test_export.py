@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from support import usage_error
 
@@ -100,7 +101,7 @@ def test_masks_are_filled_as_by_the_hub(variant: str, data: Path, tmp_path: Path
     done = exported(tmp_path, data, "maelm-modern" if modern else "maelm", scale=0.15, **VARIANTS[variant])
     assert done.target.class_name == ("MaelmModernForMaskedLM" if modern else "MaelmForMaskedLM")
     assert [each.what for each in done.agreements] == ["hidden states", "masked-lm scores"]
-    assert all(each.difference <= 1e-5 * max(1, each.size) and each.size > 0.1 for each in done.agreements)
+    assert all(each.single <= 1e-5 * max(1, each.size) and each.size > 0.1 for each in done.agreements)
     tokenizer, model = opened(done)
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
     with torch.no_grad():
@@ -297,6 +298,38 @@ def test_the_lm_head_goes_along_on_demand_and_is_measured(data: Path, tmp_path: 
 # Verification, and files after a failure
 
 
+def amplify_rounding(checkpoint: Path) -> None:
+    """Give a checkpoint a head as trained ones are: `dense` has the spectral norm 7, where states do not vary."""
+    state = torch.load(checkpoint)
+    weights, embedding = state["model"], state["model"]["encoder.embed_tokens.weight"]
+    embedding *= 1.37 / embedding.norm(dim=1, keepdim=True)
+    for name in [name for name in weights if "layer_norm" in name or name in ("lm_head.dense.bias", "lm_head.bias")]:
+        weights[name].fill_(float("norm.weight" in name))
+    dense = weights["lm_head.dense.weight"]
+    dense *= 0.02 / torch.linalg.matrix_norm(dense, 2)
+    # The numbers of a state after a LayerNorm without affine part sum to 0.
+    dense += 7 * torch.outer(F.normalize(torch.randn(len(dense)), dim=0), F.normalize(torch.ones(len(dense)), dim=0))
+    torch.save(state, checkpoint)
+
+
+def test_rounding_is_no_defect_and_a_billionth_is(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoint(tmp_path / "checkpoint.pt", data, **MLM, **STOCK["roberta"])
+    amplify_rounding(tmp_path / "checkpoint.pt")
+    scores = export(tmp_path / "checkpoint.pt", data, tmp_path / "right", ExportSettings("roberta")).agreements[1]
+    assert scores.what == "masked-lm scores" and 3 < scores.size < 10
+    assert scores.single > 1e-5 * scores.size and scores.difference < 1e-12 * scores.size
+    honest = export_run.model_weights
+
+    def with_a_defect(*arguments: Any) -> dict[str, torch.Tensor]:
+        weights = honest(*arguments)
+        weights["lm_head.bias"][9] += 1e-9 * scores.size
+        return weights
+
+    monkeypatch.setattr(export_run, "model_weights", with_a_defect)
+    with pytest.raises(ValueError, match=r"masked-lm scores differ by \d\.\de-09 .values up to"):
+        export(tmp_path / "checkpoint.pt", data, tmp_path / "wrong", ExportSettings("roberta"))
+
+
 def one_number_changed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Change one number of one tensor by 2 %."""
     weights["mpnet.encoder.layer.1.output.dense.weight"][3, 5] *= 1.02
@@ -391,7 +424,7 @@ def test_the_command_says_what_it_has_compared(data: Path, tmp_path: Path, capsy
     command = words(tmp_path, data)
     cli.main([*command, "--format", "mpnet"])
     output = capsys.readouterr().out
-    assert re.search(r"masked-lm scores: largest difference \d\.\d\de-\d\d, largest value \d\.\d\de\+\d\d\n", output)
+    assert re.search(r"masked-lm scores: largest difference \d\.\d\de-1\d .*, largest value \d\.\d\de\+\d\d\n", output)
     assert output.endswith(f"{tmp_path / 'folder'}: MPNetForMaskedLM, verified\n")
     with pytest.raises(SystemExit, match=f"^maelm export: error: {tmp_path / 'folder'} exists already.* --replace"):
         cli.main([*command, "--format", "maelm"])
