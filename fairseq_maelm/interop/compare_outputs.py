@@ -245,7 +245,7 @@ def move_type_0_to_positions(theirs: Any, ours: MaelmModel | None = None) -> Non
     Our table is such a sum, rounded to single precision. An export rounds a difference, which does not always give the
     same sum again: sums that differ by no more than these two roundings from those of ``ours`` become equal to them.
     """
-    embeddings = getattr(theirs.base_model, "embeddings", None)
+    embeddings: Any = getattr(theirs.base_model, "embeddings", None)
     if not hasattr(embeddings, "token_type_embeddings"):
         return
     types, positions = embeddings.token_type_embeddings.weight, embeddings.position_embeddings.weight

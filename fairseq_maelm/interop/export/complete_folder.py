@@ -1,6 +1,5 @@
 """Export folders that are also fairseq checkpoints (``maelm export --complete``), optionally in half precision."""
 
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,8 @@ ROUNDING = (
     "## Precision\n\nThe weights are rounded to float16 and compute in float32. The comparisons above are with the "
     "checkpoint after this rounding."
 )
+# The options of tasks that name files or folders, which are private and absent elsewhere.
+PATHS = ("data", "general_data", "examples", "finetune_from_model")
 # Name in fairseq's extra state -> name in a checkpoint's history.
 _HISTORY = {"val_loss": "val_loss", "best": "best", "previous_training_time": "training_seconds"}
 
@@ -70,6 +71,8 @@ def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.
     same = expected.weights.keys() == found.weights.keys() and all(
         torch.equal(weight, found.weights[name]) for name, weight in expected.weights.items()
     )
+    before, after = (_public_options(each.config) for each in (expected, found))
+    same = same and all(before.get(section) == after.get(section) for section in ("task", "criterion"))
     if not same or expected.encoder_options != found.encoder_options or expected.view != found.view:
         raise ValueError(f"{CHECKPOINT_FILE} does not restore the checkpoint {expected.path}")
     return written
@@ -108,11 +111,12 @@ def _public_state(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _public_options(config: Any) -> dict[str, dict[str, Any]]:
-    """Return all options of the task and the model, and the options of other sections that a model card shows."""
+    """Return the options of the task (without paths), the criterion and the model, and others that a card shows."""
     found: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
     chosen = {
         section: {name: found[section][name] for name in options.split() if name in found.get(section, {})}
         for section, options in HYPER_PARAMETERS.items()
     }
-    task = {name: "." if isinstance(value, str) and os.sep in value else value for name, value in found["task"].items()}
-    return {**chosen, "task": {**task, "data": "."}, "model": found["model"]}
+    task = {name: None if name in PATHS else value for name, value in found["task"].items()}
+    criterion = {"criterion": found["criterion"]} if isinstance(found.get("criterion"), dict) else {}
+    return {**chosen, **criterion, "task": {**task, "data": "."}, "model": found["model"]}

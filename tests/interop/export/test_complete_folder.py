@@ -1,13 +1,15 @@
 """A folder of --complete is a checkpoint: it has the rounded weights, is opened by path and by name, and trains on."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.checkpoints import locate
@@ -15,9 +17,10 @@ from fairseq_maelm.checkpoints.folder import write_sums
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, find_checkpoint
 from fairseq_maelm.checkpoints.plain_data import CheckpointError, read_state
 from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.interop.export import complete_folder
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.run import import_model
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.checkpoint_reader import loadable_tasks, read_checkpoint
 from fairseq_maelm.options import vocabulary_folder
 from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint, write_complete
 
@@ -93,6 +96,52 @@ def test_the_folder_is_the_rounded_checkpoint(data: Path, tmp_path: Path, case: 
         assert (tmp_path / "folder" / name).read_bytes() == (data / name).read_bytes()
     with pytest.raises(ValueError, match="is a checkpoint already: give it as --checkpoint"):
         import_model(tmp_path / "folder", tmp_path / "imported")
+
+
+PROMPT = '{"template": "{0} true/false: {mask}.", "label_words": {"a": "old", "b": "was"}}'
+
+
+def test_options_with_slashes_are_kept_and_paths_are_not(data: Path, tmp_path: Path) -> None:
+    """A prompt has slashes and no path; the criterion knows which of two labels F1 counts."""
+    checkpoint = tmp_path / "checkpoint.pt"
+    write_checkpoint(checkpoint, data, **MODERN)
+    state = torch.load(checkpoint)
+    prompt = {
+        "_name": "maelm_prompt",
+        "data": str(data),
+        "prompt": PROMPT,
+        "examples": "private",
+        "several_pieces": True,
+    }
+    criterion = {"_name": "maelm_sentences", "positive_label": "yes/no"}
+    state["cfg"] |= {"task": prompt, "criterion": criterion}
+    torch.save(state, checkpoint)
+    export(checkpoint, data, tmp_path / "folder", ExportSettings(complete=True))
+    config = read_checkpoint(tmp_path / "folder" / CHECKPOINT_FILE).config
+    assert config.criterion == criterion
+    assert config.task == {**prompt, "data": ".", "examples": None, "seed": 1}
+
+
+def test_an_option_that_is_lost_is_an_error(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = complete_folder.write_folder
+
+    def forgetful(folder: Path, state: dict[str, Any]) -> None:
+        del state["cfg"]["task"]["mask_prob"]
+        honest(folder, state)
+
+    monkeypatch.setattr(complete_folder, "write_folder", forgetful)
+    with pytest.raises(ValueError, match="does not restore the checkpoint"):
+        write_complete(tmp_path / "folder", data)
+
+
+def test_every_text_option_of_a_task_is_a_path_or_not() -> None:
+    texts = {
+        field.name
+        for task in loadable_tasks()
+        for field in dataclasses.fields(TASK_DATACLASS_REGISTRY[task])
+        if field.type in (str, Optional[str]) and not field.name.startswith("_")
+    }
+    assert texts == {*complete_folder.PATHS, "prompt", "classification_head_name", "shorten_data_split_list"}
 
 
 def test_stock_transformers_opens_the_encoder(shipped: Path, capfd: pytest.CaptureFixture[str]) -> None:
