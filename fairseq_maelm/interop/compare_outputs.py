@@ -18,7 +18,14 @@ from fairseq_maelm.interop.double_precision import DoublePrecision
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.export.tokenizer import check_strings, has_ties
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
-from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS, MAY_DIFFER, ORDINARY_STRINGS
+from fairseq_maelm.interop.tokenizer_test_strings import (
+    HARD_STRINGS,
+    MAY_DIFFER,
+    ORDINARY_STRINGS,
+    SPECIAL_STRING,
+    WHY_SPECIAL,
+    added_token_strings,
+)
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.mask_filling import masked_token_logits
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS, MASK_SYMBOL
@@ -275,7 +282,11 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def compare_tokens(
-    place: object, theirs: Callable[[str], list[int]], ours: Callable[[str], list[int]], order: Sequence[int]
+    place: object,
+    theirs: Callable[[str], list[int]],
+    ours: Callable[[str], list[int]],
+    order: Sequence[int],
+    added: Sequence[str] = (),
 ) -> None:
     """Compare two tokenizers: raise ValueError if ordinary text differs, and log a warning if hard texts differ.
 
@@ -286,12 +297,13 @@ def compare_tokens(
         theirs: the source's tokenizer, which returns the source's ids.
         ours: our tokenizer, which returns our ids.
         order: map from our ids to the source's ids.
+        added: tokens that were added to the source's tokenizer; texts with them count as ordinary text.
     """
 
     def in_their_ids(text: str) -> list[int]:
         return [order[token] for token in ours(text)]
 
-    if wrong := differences(theirs, in_their_ids, ORDINARY_STRINGS):
+    if wrong := differences(theirs, in_their_ids, [*ORDINARY_STRINGS, *added_token_strings(added)]):
         text, expected, found = wrong[0]
         raise ValueError(f"the tokenizer in {place} gives {expected} for {text!r}, and the checkpoint's gives {found}")
     hard = [text for text in HARD_STRINGS if MASK_SYMBOL not in text]
@@ -307,21 +319,23 @@ def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
     """Compare the folder's tokenizer, opened by transformers, with the checkpoint's; raise ValueError if they differ.
 
     Returns:
-        the texts in ``MAY_DIFFER`` that are tokenized differently, text -> reason.
+        the texts that may differ and do, text -> reason.
     """
     from fairseq_maelm.hf import open_pretrained
 
-    expected = source.tokenizer.encode
-    tokenizer = open_pretrained("AutoTokenizer", folder)
+    expected, tokenizer = source.tokenizer.encode, open_pretrained("AutoTokenizer", folder)
 
     def found(text: str) -> list[int]:
         # verbose=False: a warning about texts that are longer than the model's positions is not needed.
         text = text.replace(MASK_SYMBOL, tokenizer.mask_token)
         return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    # all_special_tokens lacks those that have no role, such as ModernBERT's <|endoftext|>.
-    added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    texts = check_strings(source.dictionary, [*tokenizer.all_special_tokens, *added])
+    def comparable(text: str) -> bool:
+        return not (tokenizer.split_special_tokens and MASK_SYMBOL in text)
+
+    special = tokenizer.all_special_tokens
+    added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.content not in special]
+    texts = list(filter(comparable, [*check_strings(source.dictionary, special), *added_token_strings(added)]))
     wrong = differences(expected, found, texts, has_ties(source.tokenizer_file))
     if wrong:
         raise ValueError(
@@ -333,4 +347,6 @@ def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
     single, pair = [bos, *expected(one), eos], [bos, *expected(one), eos, eos, *expected(two), eos]
     if [tokenizer(*texts, verbose=False)["input_ids"] for texts in ((one,), (one, two))] != [single, pair]:
         raise ValueError("the exported tokenizer and fairseq put different special tokens around texts")
-    return {text: reason for text, reason in MAY_DIFFER.items() if differences(expected, found, [text])}
+    names = tokenizer.convert_ids_to_tokens(range(len(FAIRSEQ_SYMBOLS)))
+    texts = list(filter(comparable, [SPECIAL_STRING.format(*names), *MAY_DIFFER]))
+    return {each.text: MAY_DIFFER.get(each.text, WHY_SPECIAL) for each in differences(expected, found, texts)}

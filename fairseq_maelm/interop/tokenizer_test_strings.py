@@ -4,6 +4,8 @@ An exported tokenizer must give the same tokens as fairseq's for all ``HARD_STRI
 reason) has texts whose tokens may differ; an export reports those whose tokens do differ.
 """
 
+from collections.abc import Iterable
+
 _WORDS = [
     "",
     " ",
@@ -94,14 +96,23 @@ MAY_DIFFER = {
     "\uff76\uff9e\uff77\uff9e\uff8a\uff9f \u304b\uff9e": (
         "kana with a half-width voice mark: sentencepiece composes them, and the exported tokenizer does not"
     ),
-    "text with <s> and </s> and <unk> and <pad> spelled out": (
-        "transformers reads the spelling of a special token as that token, and fairseq reads it as text, as "
-        "tokenizer(..., split_special_tokens=True) does"
-    ),
     "a <mask> b\u200b \u200bc <mask> \u00b4": (
         "after a mask, characters that become spaces, next to other spaces or at the end"
     ),
 }
+
+# To be filled with the spellings of our special symbols; its tokens may differ too.
+SPECIAL_STRING = "text with {} and {} and {} and {} spelled out"
+WHY_SPECIAL = (
+    "transformers reads the spelling of a special token as that token, and fairseq reads it as text, as "
+    "tokenizer(..., split_special_tokens=True) does if the spelling is no piece of the vocabulary"
+)
+
+
+def added_token_strings(tokens: Iterable[str]) -> list[str]:
+    """Return texts with tokens that were added to a tokenizer: alone, between words, inside a word and repeated."""
+    return [text for token in tokens for text in (token, f"The {token} old ship{token}{token}s, {token}.")]
+
 
 # Ordinary text in several scripts, for which an imported tokenizer must give the tokens of its source.
 ORDINARY_STRINGS = (

@@ -53,13 +53,14 @@ def open_encoder(folder: Path) -> TextEncoder:
 class TokenizerEncoder(TextEncoder):
     """A text encoder that wraps a tokenizer.json with the same token ids as a dict.txt of ``symbols`` symbols.
 
-    The attribute ``tokenizer`` treats special symbols in text as ordinary text; a model that has them as pieces anyway
-    gives <unk>.
+    The attribute ``tokenizer`` treats the spelling of our special symbols as ordinary text; a model that has them as
+    pieces anyway gives <unk>. All other tokens that were added to the source are single tokens, as in the source.
     """
 
     def __init__(self, path: Path, symbols: int) -> None:
         self.dictionary_size = mask = len(FAIRSEQ_SYMBOLS) + symbols
-        self.tokenizer = open_tokenizer_file(path)
+        roles = [*range(len(FAIRSEQ_SYMBOLS)), mask]
+        self.tokenizer = open_tokenizer_file(path, roles)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True
@@ -77,7 +78,7 @@ class TokenizerEncoder(TextEncoder):
         self.number_of = np.arange(mask + 1, dtype=self.dtype)
         # Special symbols are never tokens of ordinary text, but they are pieces of a unigram model such as XLM-R's, and
         # have the highest scores there.
-        self.number_of[[*range(len(FAIRSEQ_SYMBOLS)), mask]] = UNKNOWN
+        self.number_of[roles] = UNKNOWN
 
     def _tokens(self, numbers: list[int]) -> NDArray[np.int64]:
         return self.number_of[np.array(numbers, dtype=np.int64)].astype(np.int64)

@@ -5,9 +5,10 @@ that take exponential time.
 """
 
 import base64
+import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ _REPEATED_GROUP = re.compile(r"(?<!\\)\)[*+{]")
 _STEPS = ("normalizer", "pre_tokenizer", "decoder")
 
 
-def open_tokenizer_file(path: Path) -> Any:
+def open_tokenizer_file(path: Path, roles: Container[int] | None = None) -> Any:
     """Open a file as a ``tokenizers.Tokenizer``.
+
+    With ``roles``, the ids of special symbols, all other special tokens except that for unknown text become ordinary
+    added tokens: ``encode_special_tokens`` then reads the spelling of roles as text, and only theirs.
 
     Raises:
         CorpusError: the file is not a tokenizer, could multiply text or search endlessly, or the package tokenizers is
@@ -37,7 +41,12 @@ def open_tokenizer_file(path: Path) -> Any:
     try:
         for name in _STEPS:
             _check_steps(list(_steps(state.get(name))), f"{path}: its {name}")
-        return Tokenizer.from_str(content.decode("utf-8"))
+        if roles is None:
+            return Tokenizer.from_str(content.decode("utf-8"))
+        unknown = state["model"].get("unk_token")
+        for token in state["added_tokens"]:
+            token["special"] &= token["id"] in roles or token["content"] == unknown
+        return Tokenizer.from_str(json.dumps(state))
     except CorpusError:
         raise
     except Exception as error:  # the library raises no other class of errors

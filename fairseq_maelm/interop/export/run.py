@@ -29,8 +29,10 @@ from fairseq_maelm.interop.export.model_card import compared, model_card, traini
 from fairseq_maelm.interop.export.settings import MODEL_CODE, ExportSettings
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, open_source_tokenizer
+from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, markers, open_source_tokenizer
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
+from fairseq_maelm.interop.tokenizer_test_strings import SPECIAL_STRING, WHY_SPECIAL
+from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +138,7 @@ def write_checkpoint(source: LoadedCheckpoint, folder: Path, output: Path) -> Ex
 
 
 def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> dict[str, str]:
-    """Write the tokenizer's files; return the texts in ``MAY_DIFFER`` that are tokenized differently, text -> reason.
+    """Write the tokenizer's files; return the texts that are tokenized differently, text -> reason.
 
     An imported model's tokenizer files are written unchanged.
     """
@@ -144,11 +146,14 @@ def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> d
         for name in target.kept.files.keys() - {CONFIG_FILE}:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(target.kept.files[name])
-        theirs = encode_of(open_source_tokenizer(folder))
-        compare_tokens(folder, theirs, source.tokenizer.encode, target.kept.order.tolist())
-        return {}
+        tokenizer, order = open_source_tokenizer(folder), target.kept.order.tolist()
+        added = markers(tokenizer, [*order[: len(FAIRSEQ_SYMBOLS)], order[-1]])
+        compare_tokens(folder, encode_of(tokenizer), source.tokenizer.encode, order, added)
+        # The source's files are kept, so that its tokenizer cannot be told to read special tokens as text.
+        return {SPECIAL_STRING.format(*map(tokenizer.id_to_token, order[: len(FAIRSEQ_SYMBOLS)])): WHY_SPECIAL}
     tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary)
-    for name, text in tokenizer_files(tokenizer, source.model.max_positions()).items():
+    split = target.architecture != "masked-lm"
+    for name, text in tokenizer_files(tokenizer, source.model.max_positions(), split).items():
         (folder / name).write_text(text, encoding="utf-8")
     return verify_tokenizer(source, folder)
 

@@ -37,13 +37,8 @@ def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
 
 
 def _imported(file: Path, dictionary: Dictionary) -> Any:
-    """Open an imported tokenizer; the source's names of special tokens are kept."""
-    from tokenizers import Tokenizer
-
-    ImportedTokenizer(str(file), dictionary)  # raises ValueError for another dictionary
-    tokenizer = Tokenizer.from_file(str(file))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    """Open an imported tokenizer, in which only the source's names of our special symbols are special tokens."""
+    tokenizer = ImportedTokenizer(str(file), dictionary).encoder.tokenizer
     joined = tokenizer.encode("a", "a").ids
     inner = tokenizer.encode("a", add_special_tokens=False).ids
     bos, eos = dictionary.bos(), dictionary.eos()
@@ -167,8 +162,11 @@ def _template(first: str, last: str, dictionary: Dictionary) -> Any:
     )
 
 
-def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
+def tokenizer_files(tokenizer: Any, max_positions: int, split: bool = False) -> dict[str, str]:
     """Return the names and contents of the tokenizer's files.
+
+    With ``split``, transformers reads the spelling of special tokens as text, as our commands do; without it, masks can
+    be typed.
 
     tokenizer_config.json is not written by transformers, because version 4 cannot open what version 5 saves. Without
     ``tokenizer_class``, version 5 would open an MPNet folder with MPNet's WordPiece tokenizer and give wrong ids.
@@ -193,6 +191,7 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
         "model_input_names": ["input_ids", "attention_mask"],
         "padding_side": "right",
         "clean_up_tokenization_spaces": False,
+        **({"split_special_tokens": True} if split else {}),
         **special,
         "mask_token": {"__type": "AddedToken", **mask, "special": True},
     }

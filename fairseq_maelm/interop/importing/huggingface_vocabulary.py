@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,23 +65,21 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
     order = [*first, *ordinary, last]
     tokens = {number: token for token, number in numbers.items()}
     symbols = _symbols([(number, tokens.get(number)) for number in ordinary])
-    file = folder / TOKENIZER_FILE
+    file, added = folder / TOKENIZER_FILE, markers(tokenizer, special.values())
     content = file.read_text("utf-8") if file.is_file() else tokenizer.to_str(pretty=True)
     if order != list(range(rows)):
         content = renumber(content, {theirs: ours for ours, theirs in enumerate(order)}, folder)
     files = {TOKENIZER_FILE: content.encode("utf-8")}
     if (folder / MODEL_FILE).is_file():
         pieces = set(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
-        added = {token.content for token in tokenizer.get_added_tokens_decoder().values() if not token.special}
-        # The model cannot produce ordinary tokens that were added to its pieces.
-        if added <= pieces:
+        # The model cannot produce tokens that were added to its pieces.
+        if pieces.issuperset(added):
             symbols = _check_pieces(folder, symbols, pieces)
             files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
     encode = encode_of(tokenizer)
     if file.is_file():
         _warn_of_other_tokens(folder, encode)
-    _warn_of_special_tokens(folder, named)
-    return SourceVocabulary(order, symbols, files, encode)
+    return SourceVocabulary(order, symbols, files, encode, added)
 
 
 def _warn_of_other_tokens(folder: Path, encode: Callable[[str], list[int]]) -> None:
@@ -143,18 +141,12 @@ def encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
     return lambda text: list(encode_text(tokenizer, text).ids)
 
 
-def _warn_of_special_tokens(folder: Path, named: dict[str, Any]) -> None:
-    """Log a warning if the source has special tokens without a role: only roles have symbols in our dictionary."""
-    # The second is the name in version 5 of transformers.
-    extra = named.get("additional_special_tokens") or named.get("extra_special_tokens") or []
-    if isinstance(extra, list) and extra:
-        text = _text_of(extra[0])
-        logger.warning(
-            "%s has special tokens without a role, such as %s: in texts, they are ordinary characters here, but one "
-            "token for transformers. To train them, make them ordinary tokens of the source "
-            "(tokenizer.add_tokens) before the import",
-            folder, ascii(text),
-        )  # fmt: skip
+def markers(tokenizer: Any, roles: Collection[int]) -> list[str]:
+    """Return the tokens that users added to a tokenizer: all but those for unknown text and with the ids ``roles``."""
+    added, unknown = tokenizer.get_added_tokens_decoder(), getattr(tokenizer.model, "unk_token", None)
+    found = [token.content for number, token in added.items() if number not in roles and token.content != unknown]
+    # CamemBERT has names for rows without use.
+    return [token for token in found if not token.endswith("NOTUSED")]
 
 
 def _text_of(token: Any) -> Any:

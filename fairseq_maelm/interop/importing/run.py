@@ -124,7 +124,7 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
         _write_tokenizer(ours, folder)
     found = _verify(path, source, ours)
     if vocabulary.tokenize is not None:
-        compare_tokens(path, vocabulary.tokenize, ours.tokenizer.encode, vocabulary.order)
+        compare_tokens(path, vocabulary.tokenize, ours.tokenizer.encode, vocabulary.order, vocabulary.added)
     model, task = fairseq_options(source.options), arguments_of(source.task_options)
     facts = {"source": name, **source.facts, "model": f"`{' '.join(model)}`"}
     facts |= {

@@ -15,6 +15,7 @@ class SourceVocabulary:
     symbols: list[str]  # [V - 5] the symbols of dict.txt: ours without the first four and <mask>
     files: dict[str, bytes]  # sentencepiece model or tokenizer, file name -> content; empty if there is none
     tokenize: Callable[[str], list[int]] | None = None  # the source's tokenizer, without special symbols
+    added: list[str] = field(default_factory=list)  # tokens that were added to it, other than our special symbols
 
 
 @dataclass(frozen=True)

@@ -290,3 +290,17 @@ def gpt2_checkpoint(folder: Path) -> Path:
         state["model"][name] = torch.randn(rows, *old.shape[1:])
     torch.save(state, checkpoint)
     return checkpoint
+
+
+MARKERS = ["[E1]", "[/E1]", "[PATIENT]"]
+
+
+def with_markers(folder: Path) -> Path:
+    """Add special tokens without a role to a folder, as users mark entities for a relation classifier."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": MARKERS})
+    tokenizer.save_pretrained(folder)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(folder)
+    return folder
