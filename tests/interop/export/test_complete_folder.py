@@ -139,7 +139,7 @@ def test_every_text_option_of_a_task_is_a_path_or_not() -> None:
         field.name
         for task in loadable_tasks()
         for field in dataclasses.fields(TASK_DATACLASS_REGISTRY[task])
-        if field.type in (str, Optional[str]) and not field.name.startswith("_")
+        if field.type in (str, Optional[str]) and not field.name.startswith("_")  # noqa: UP045
     }
     assert texts == {*complete_folder.PATHS, "prompt", "classification_head_name", "shorten_data_split_list"}
 
