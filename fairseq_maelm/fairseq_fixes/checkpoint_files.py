@@ -9,7 +9,6 @@ Test: tests/fairseq_fixes/test_checkpoint_files.py.
 """
 
 import os
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -21,10 +20,9 @@ from fairseq.file_io import PathManager
 
 from fairseq_maelm.fairseq_fixes.numpy_values import without_numpy
 from fairseq_maelm.fairseq_fixes.replacements import replaces
-from fairseq_maelm.files.atomic import atomic_file
+from fairseq_maelm.files.atomic import atomic_file, copy_file
 
 _ATTEMPTS, _PAUSE_SECONDS = 3, 2.5
-_BLOCK = 2**22
 
 _copy_in_place = PathManager.copy
 _save_otherwise = checkpoint_utils.torch_persistent_save
@@ -38,8 +36,7 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
     """
     if not overwrite or PathManager.path_requires_pathmanager(target):
         return bool(_copy_in_place(source, target, overwrite))
-    with open(source, "rb") as whole, atomic_file(Path(target)) as stream:
-        shutil.copyfileobj(whole, stream, _BLOCK)
+    copy_file(Path(source), Path(target))
     return True
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO, ClassVar
 logger = logging.getLogger(__name__)
 
 PARTIAL_SUFFIX = ".partial"
+_BLOCK = 2**22
 # The end of the temporary names in ``atomic_file``.
 _OF_ATOMIC_FILE = re.compile(rf"\.\d+{re.escape(PARTIAL_SUFFIX)}\Z")
 
@@ -103,6 +105,12 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a small file atomically."""
     with atomic_file(path) as stream:
         stream.write(content)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file's content atomically; an error for a full disk names the target, and not the source."""
+    with open(source, "rb") as whole, atomic_file(target) as stream:
+        shutil.copyfileobj(whole, stream, _BLOCK)
 
 
 def write_json(path: Path, content: Any) -> None:

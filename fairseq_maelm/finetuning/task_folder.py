@@ -1,6 +1,5 @@
 """Prepare the folder of a fine-tuning task from one file per split, and store and load each split's arrays."""
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_maelm.data.token_files import read_arrays
-from fairseq_maelm.files.atomic import atomic_file
+from fairseq_maelm.files.atomic import atomic_file, copy_file
 from fairseq_maelm.files.prepared_folder import made_from, prepare_folder, read_manifest
 from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.vocabulary import TextEncoder
@@ -44,7 +43,7 @@ def prepare_task_folder(
     def fill(folder: Path) -> Mapping[str, Any]:
         facts = write(folder, encoder)
         for path in encoder.files:
-            shutil.copyfile(path, folder / place / path.name)
+            copy_file(path, folder / place / path.name)
         return facts
 
     origin = made_from(options, {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files})

@@ -122,5 +122,14 @@ def test_scores_of_similarity(tasks, pretrained, tmp_path, capsys):
     assert predict(capsys, tasks / "STS-B", checkpoint, tmp_path / "STS-B.tsv", "test") == {}
     scores = [float(score) for _, score in predictions(tmp_path / "STS-B.tsv")]
     assert len(scores) == STS_ROWS["test"] and all(0 <= score <= 5 for score in scores)
+    # A table of the same texts gets the same scores, in the scale of the data.
+    test = (tasks.parent / "glue" / "STS-B" / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    (tmp_path / "table.tsv").write_text(
+        "".join("\t".join(row.split("\t")[-2:]) + "\n" for row in test), encoding="utf-8"
+    )
+    words = ["predict", tmp_path / "table.tsv", "--checkpoint", checkpoint, "--output", tmp_path / "own.tsv"]
+    cli.main([str(word) for word in [*words, "--device", "cpu"]])
+    values = [float(row.split("\t")[0]) for row in (tmp_path / "own.tsv").read_text().splitlines()[1:]]
+    assert max(values) > 1 and [min(max(value, 0), 5) for value in values] == pytest.approx(scores, abs=1e-3)
     with pytest.raises(ValueError, match="predicts values, which have no probabilities"):
         MaelmModel.from_pretrained(str(tmp_path / "run")).class_probabilities([("the sea", "a ship")])

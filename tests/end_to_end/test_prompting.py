@@ -108,6 +108,8 @@ def test_the_hub_and_the_command_give_the_metrics_of_validation(fine_tuned, task
         assert accuracy(hub, rows_of(task), **options) == pytest.approx(last[0], abs=5e-3)
     words = ["predict", task / "valid.tsv", "--checkpoint", folder / "checkpoint_last.pt", "--device", "cpu"]
     words = [str(word) for word in [*words, "--output", tmp_path / "predictions.tsv"]]
+    with pytest.raises(SystemExit, match="are for a prompt that is given, but the checkpoint has its own"):
+        cli.main([*words, "--several-pieces"])
     cli.main(words)
     metrics = json.loads(capsys.readouterr().out)
     assert (metrics["accuracy"], metrics["mcc"]) == pytest.approx(last, abs=6e-3)

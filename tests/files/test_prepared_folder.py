@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import files_of_at_most
 
-from fairseq_maelm.files.atomic import CorpusError, atomic_file, refuse_existing, remove_partial_files, sha256_of
+from fairseq_maelm.files.atomic import (
+    CorpusError,
+    atomic_file,
+    copy_file,
+    refuse_existing,
+    remove_partial_files,
+    sha256_of,
+)
 from fairseq_maelm.files.prepared_folder import made_from, prepare_folder, read_manifest, verify_outputs, whole_folder
 
 KILLED = """
@@ -35,6 +43,15 @@ def write(target: Path, content: str, replace: bool = False) -> None:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_copy_to_a_full_disk_names_the_target(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(bytes(10_000))
+    copy_file(tmp_path / "source", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == bytes(10_000)
+    with files_of_at_most(5000), pytest.raises(OSError, match="File too large") as caught:
+        copy_file(tmp_path / "source", tmp_path / "target")
+    assert caught.value.filename == str(tmp_path / "target") and names(tmp_path) == ["copy", "source"]
 
 
 def test_a_folder_appears_at_the_end(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 """Files that cannot grow: the command says so in one line, nothing looks whole, and the next run ends well."""
 
-import contextlib
-import resource
 import shutil
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from support import files_of_at_most
 
 from fairseq_maelm.fairseq_fixes import checkpoint_files
 from robustness.commands import GOOD
@@ -21,17 +19,6 @@ for _command in ("pretrain", "finetune"):
 SMALL = ("evaluate squad", "predict", "score")
 # What is whole in the folder of these is so file by file.
 BY_FILE = ("pretrain", "finetune", "analyze", "probe", "prepare glue")
-
-
-@contextlib.contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Let files of this process grow to so many bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,11 @@ def find_prompter(
         own: Prompter | None = getattr(hub.task, "prompter", None)
         if own is None:
             raise ValueError("the checkpoint was not fine-tuned with a prompt: give a prompt")
+        if several_pieces:
+            raise ValueError(
+                "several pieces (--several-pieces) are for a prompt that is given, but the checkpoint has its own "
+                "with the words of its training: omit the option, or give a prompt"
+            )
         return own
     if isinstance(hub.tokenizer, ImportedTokenizer):
         raise ValueError(

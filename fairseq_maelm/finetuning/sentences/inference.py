@@ -69,7 +69,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
 
     def run(texts: list[tuple[str, ...]]) -> Tensor:
         outputs = score_texts(hub, texts, HEAD, args.batch_size, progress="rows")
-        return outputs[:, 0] if labels is None else outputs
+        return outputs if labels is not None else outputs[:, 0] * (getattr(hub.task.cfg, "scale", None) or 1.0)
 
     examples = read_rows(args, labels)
     _refuse_texts(args, hub, len(examples[0].texts))

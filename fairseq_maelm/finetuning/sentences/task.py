@@ -42,6 +42,9 @@ class SentencesTaskConfig(FairseqDataclass):
         "(default: the model's number of positions)",
     )
     texts: Optional[int] = option(None, help="number of texts in an example, 1 or 2 (default: that of the data)")
+    scale: Optional[float] = option(
+        None, help="divisor of the numbers in the data, by which predictions are multiplied (default: that of the data)"
+    )
     seed: int = II("common.seed")
 
 
@@ -63,8 +66,16 @@ class SentencesTask(EncoderTask):
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SentencesTask":
         """Load the vocabulary and the labels, and build the task; called by fairseq."""
         if not from_checkpoint:
-            texts = 1 + (Path(cfg.data) / "input1").is_dir()
-            remember(cfg, texts=texts, tokens_per_sample=_longest(Path(cfg.data), cfg.tokens_per_sample))
+            folder, longest = Path(cfg.data), cfg.tokens_per_sample
+            prepared = read_manifest(folder, "sentences", "glue") if (folder / MANIFEST_FILE).is_file() else {}
+            lengths = [longest, prepared.get("settings", {}).get("max_length")]
+            remember(
+                cfg,
+                texts=1 + (folder / "input1").is_dir(),
+                # Predictions truncate examples as training and preparation do.
+                tokens_per_sample=min((length for length in lengths if length is not None), default=None),
+                scale=prepared.get("scale"),
+            )
         labels = Path(cfg.data) / LABELS
         dictionary = load_dictionary(str(Path(cfg.data) / "input0"))
         return cls(cfg, dictionary, Dictionary.load(str(labels)) if labels.is_file() else None)
@@ -87,13 +98,6 @@ class SentencesTask(EncoderTask):
                 "%s: %s examples are longer than %d tokens and are truncated", split, f"{dataset.cut:,}", limit
             )
         self.datasets[split] = dataset
-
-
-def _longest(folder: Path, limit: int | None) -> int | None:
-    """Return the length to which training or preparation truncates examples, so that predictions do the same."""
-    has_manifest = (folder / MANIFEST_FILE).is_file()
-    prepared = read_manifest(folder, "sentences", "glue")["settings"].get("max_length") if has_manifest else None
-    return min((length for length in (limit, prepared) if length is not None), default=None)
 
 
 @dataclass

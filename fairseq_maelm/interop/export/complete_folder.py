@@ -1,6 +1,5 @@
 """Export folders that are also fairseq checkpoints (``maelm export --complete``), optionally in half precision."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 from fairseq_maelm.checkpoints.folder import write_folder, write_sums
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.fairseq_fixes.setup_files import VOCABULARY_FILES, setup_files
+from fairseq_maelm.files.atomic import copy_file
 from fairseq_maelm.interop.export.model_card import HYPER_PARAMETERS, fill_template
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.models.checkpoint_model import build_model
@@ -50,7 +50,7 @@ def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
         files = [place / name for place in (source.data, source.checkpoint.path.parent) if (place / name).is_file()]
         if files:
             (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(files[0], folder / name)
+            copy_file(files[0], folder / name)
 
 
 def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.float32) -> LoadedCheckpoint:

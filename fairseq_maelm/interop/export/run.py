@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from fairseq_maelm.checkpoints.folder import CONFIG_FILE, WEIGHTS_FILE, save_weights
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
+from fairseq_maelm.files.atomic import copy_file
 from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.compare_outputs import Agreement, compare_tokens, verify_model, verify_tokenizer
 from fairseq_maelm.interop.export.complete_folder import (
@@ -171,7 +171,7 @@ def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: t
         (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     save_weights(cast_floats(model_weights(source, target), dtype), folder / WEIGHTS_FILE)
     for name in MODEL_CODE.get(target.format, ()):
-        shutil.copyfile(Path(__file__).parents[2] / "hf" / name, folder / name)
+        copy_file(Path(__file__).parents[2] / "hf" / name, folder / name)
 
 
 def model_weights(source: LoadedCheckpoint, target: Target) -> dict[str, Tensor]:
