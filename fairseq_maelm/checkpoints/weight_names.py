@@ -23,7 +23,6 @@ class Family:
     layers: str  # prefix of the names in the encoder's layer {}
     layer: dict[str, tuple[str, ...]]  # one layer; several names are stacked by rows in our matrix
     lm_head: dict[str, str]
-    decoder: dict[str, str] = field(default_factory=dict)  # the decoder without its layers
     heads: dict[str, dict[str, str]] = field(default_factory=dict)  # the fine-tuned head of each architecture
     # Row of the first position in the position table: for RoBERTa, the padding index plus 1.
     position_offset: int = 2
@@ -120,12 +119,7 @@ MPNET = Family(
         **_FEED_FORWARD,
     },
     has_pooler=True,
-    lm_head={**_LM_HEAD, "lm_head.output_projection.weight": "lm_head.projection.weight"},
-    decoder={
-        "decoder.input_projection": "decoder.projection",
-        "decoder.layernorm_embedding": "decoder.LayerNorm",
-        "decoder.embed_positions.weight": "decoder.position_embeddings.weight",
-    },
+    lm_head=_LM_HEAD,
     heads=_HEADS,
 )
 _MODERN_HEAD = {
@@ -190,7 +184,7 @@ FAIRSEQ_ROBERTA = Family(
 FAMILIES = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     **dict.fromkeys(("mpnet", "maelm"), MPNET),
-    **dict.fromkeys(("modernbert", "maelm-modern"), MODERNBERT),
+    "modernbert": MODERNBERT,
     "bert": BERT,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
@@ -202,18 +196,13 @@ def _names(
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield, for each weight of a model with these options, our name and the family's names."""
     table: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in family.encoder.items()}
-    stacks = {"encoder": family.layers}
     if architecture == "masked-lm":
         table |= {ours: (theirs,) for ours, theirs in family.lm_head.items()}
-        if options["decoder_layers"] and str(options.get("decoder_attention")) != "shared":
-            table |= {ours: (theirs,) for ours, theirs in family.decoder.items()}
-            stacks["decoder"] = "decoder.layer.{}."
     elif head is not None:
         table |= {f"classification_heads.{head}.{ours}": (name,) for ours, name in family.heads[architecture].items()}
-    for stack, place in stacks.items():
-        for number in range(options[f"{stack}_layers"]):
-            for ours, names in family.layer.items():
-                table[f"{stack}.layers.{number}.{ours}"] = tuple(place.format(number) + name for name in names)
+    for number in range(options["encoder_layers"]):
+        for ours, names in family.layer.items():
+            table[f"encoder.layers.{number}.{ours}"] = tuple(family.layers.format(number) + name for name in names)
     left_out = _left_out(options)
     for ours, theirs in table.items():
         if ours in left_out:
@@ -230,11 +219,6 @@ def _left_out(options: Mapping[str, Any]) -> set[str]:
     left_out = {"encoder.layers.0.self_attn_layer_norm.weight"}
     if str(options["relative_buckets"]) == "none":
         left_out.add("encoder.relative_attention_bias.weight")
-    if options.get("share_decoder_positions"):
-        left_out.add("decoder.embed_positions.weight")
-    width = options["encoder_embed_dim"]
-    if not options["decoder_layers"] or options.get("decoder_embed_dim", width) == width:
-        left_out |= {"decoder.input_projection", "lm_head.output_projection.weight"}
     return left_out
 
 

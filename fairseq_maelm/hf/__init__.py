@@ -16,27 +16,22 @@ from fairseq_maelm.files.optional_imports import import_transformers
 transformers = import_transformers()
 
 from .configuration_maelm import MaelmConfig  # noqa: E402  (import_transformers must run first)
-from .configuration_maelm_modern import MaelmModernConfig  # noqa: E402
 from .modeling_maelm import (  # noqa: E402
-    MaelmForMaskedLM,
     MaelmForQuestionAnswering,
     MaelmForSequenceClassification,
     MaelmForTokenClassification,
     MaelmModel,
 )
-from .modeling_maelm_modern import MaelmModernForMaskedLM, MaelmModernModel  # noqa: E402
 
 AUTO_CLASSES = {
     "AutoModel": MaelmModel,
-    "AutoModelForMaskedLM": MaelmForMaskedLM,
     "AutoModelForSequenceClassification": MaelmForSequenceClassification,
     "AutoModelForTokenClassification": MaelmForTokenClassification,
     "AutoModelForQuestionAnswering": MaelmForQuestionAnswering,
 }
-MODERN_CLASSES = {"AutoModel": MaelmModernModel, "AutoModelForMaskedLM": MaelmModernForMaskedLM}
 
 # Numbers of layers in config.json, and the largest that is accepted.
-_DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 _DEEPEST = 1000
 # Larger numbers of config.json must be the size of a weight. Smaller ones need not: computed positions have no table.
 _COMMON = 100_000
@@ -45,13 +40,12 @@ _NO_SIZES = ("model_max_length", "global_rope_theta", "local_rope_theta")
 # A model may have this many times the parameters of its weight files: poolers and new heads are not in them.
 _SLACK = 2
 
-for _config, _classes in ((MaelmConfig, AUTO_CLASSES), (MaelmModernConfig, MODERN_CLASSES)):
-    transformers.AutoConfig.register(_config.model_type, _config, exist_ok=True)
-    # register_for_auto_class makes save_pretrained copy the code, so that anybody can open the folder.
-    _config.register_for_auto_class()
-    for _name, _model in _classes.items():
-        getattr(transformers, _name).register(_config, _model, exist_ok=True)
-        _model.register_for_auto_class(_name)
+transformers.AutoConfig.register(MaelmConfig.model_type, MaelmConfig, exist_ok=True)
+# register_for_auto_class makes save_pretrained copy the code, so that anybody can open the folder.
+MaelmConfig.register_for_auto_class()
+for _name, _model in AUTO_CLASSES.items():
+    getattr(transformers, _name).register(MaelmConfig, _model, exist_ok=True)
+    _model.register_for_auto_class(_name)
 
 
 def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
@@ -112,7 +106,4 @@ def _shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from ((name, tuple(weight.shape)) for name, weight in state.items())
 
 
-__all__ = [
-    *("AUTO_CLASSES", "MODERN_CLASSES", "MaelmConfig", "MaelmModernConfig", "open_pretrained"),
-    *(model.__name__ for classes in (AUTO_CLASSES, MODERN_CLASSES) for model in classes.values()),
-]
+__all__ = ["AUTO_CLASSES", "MaelmConfig", "open_pretrained", *(model.__name__ for model in AUTO_CLASSES.values())]

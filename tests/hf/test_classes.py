@@ -14,7 +14,13 @@ from support import assert_padding_changes_nothing
 
 transformers = pytest.importorskip("transformers")
 
-from fairseq_maelm.hf import AUTO_CLASSES, MaelmConfig, MaelmForMaskedLM, MaelmModel, open_pretrained  # noqa: E402
+from fairseq_maelm.hf import (  # noqa: E402
+    AUTO_CLASSES,
+    MaelmConfig,
+    MaelmForTokenClassification,
+    MaelmModel,
+    open_pretrained,
+)
 from fairseq_maelm.hf.configuration_maelm import relative_bucket  # noqa: E402
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS  # noqa: E402
 
@@ -30,8 +36,6 @@ NUMBERS: dict[str, Any] = {
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 12,
     "initializer_range": 0.5,
-    "mask_token_id": MASK,
-    "decoder_layers": 1,
 }
 TOKENS = torch.tensor([[0, 5, MASK, 7, 2, 1, 1], [0, MASK, MASK, 6, 8, 9, 2]])
 
@@ -51,7 +55,7 @@ print(any(name.startswith("fairseq.") for name in sys.modules))
 """
 
 
-def model_of(model_class: type = MaelmForMaskedLM, **changes: Any) -> Any:
+def model_of(model_class: type = MaelmModel, **changes: Any) -> Any:
     torch.manual_seed(0)
     return model_class(MaelmConfig(**{**NUMBERS, **changes})).eval()
 
@@ -68,29 +72,20 @@ def test_buckets_are_those_of_pretraining(function: str, distance: int, quarter:
     assert relative_bucket(function, distance, *numbers) == BUCKET_FUNCTIONS[function](distance, *numbers)
 
 
-@pytest.mark.parametrize("masked_input", ["dropped", "kept", "reset"])
-def test_padding_changes_nothing(masked_input: str) -> None:
-    model = model_of(masked_input=masked_input)
-    assert_padding_changes_nothing(model, TOKENS)
+def test_padding_changes_nothing() -> None:
+    assert_padding_changes_nothing(model_of(MaelmForTokenClassification), TOKENS)
 
 
-def test_masks_alone_give_finite_scores() -> None:
-    with torch.no_grad():
-        assert model_of()(torch.full((2, 3), MASK)).logits.isfinite().all()
-        assert model_of()(torch.tensor([[MASK, MASK, 1], [0, 5, 2]])).logits.isfinite().all()
-
-
-@pytest.mark.parametrize("model_class", [MaelmModel, MaelmForMaskedLM])
-def test_more_tokens_than_positions_are_refused(model_class: type) -> None:
-    model = model_of(model_class)
+def test_more_tokens_than_positions_are_refused() -> None:
+    model = model_of()
     assert model(torch.full((1, 32), 5))[0].shape[1] == 32
     with pytest.raises(ValueError, match="33 tokens are more than the model's 32 positions"):
-        model(torch.cat([torch.full((1, 32), MASK), torch.tensor([[5]])], dim=1))
+        model(torch.full((1, 33), 5))
 
 
 def test_attention_weights_belong_to_the_states() -> None:
     """Attention in plain operations, which returns weights, equals torch's fused attention."""
-    model = model_of(MaelmModel)
+    model = model_of()
     with torch.no_grad():
         fused, plain = model(TOKENS), model(TOKENS, output_attentions=True, output_hidden_states=True)
     torch.testing.assert_close(fused.last_hidden_state[0, :5], plain.last_hidden_state[0, :5], rtol=1e-4, atol=1e-5)
@@ -100,19 +95,8 @@ def test_attention_weights_belong_to_the_states() -> None:
     assert plain.attentions[0][0, :, :, 5:].abs().max() == 0, "nobody reads padding"
 
 
-def test_loss_and_gradients_reach_every_parameter() -> None:
-    model = model_of().train()
-    labels = torch.where(TOKENS == MASK, 4, -100)
-    output = model(TOKENS, labels=labels)
-    rows = output.logits[TOKENS == MASK]
-    expected = torch.nn.functional.cross_entropy(rows, torch.full((len(rows),), 4))
-    torch.testing.assert_close(output.loss, expected)
-    output.loss.backward()
-    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
-
-
 def test_inputs_are_given_once() -> None:
-    model = model_of(MaelmModel)
+    model = model_of()
     embedded = model.get_input_embeddings()(TOKENS)
     with torch.no_grad():
         by_tokens = model(TOKENS, attention_mask=torch.ones_like(TOKENS), position_ids=torch.arange(2, 9)[None])
@@ -124,9 +108,10 @@ def test_inputs_are_given_once() -> None:
 
 def test_the_registered_classes_need_no_fairseq(tmp_path: Path) -> None:
     """tests/interop/export/test_elsewhere.py opens folders without this package too."""
-    model = model_of()
+    model = model_of(MaelmForTokenClassification)
     model.save_pretrained(tmp_path)
-    outputs = {"AutoModel": model.mpnet(TOKENS)[0].detach(), "AutoModelForMaskedLM": model(TOKENS)[0].detach()}
+    outputs = {"AutoModel": model.mpnet(TOKENS)[0], "AutoModelForTokenClassification": model(TOKENS)[0]}
+    outputs = {name: output.detach() for name, output in outputs.items()}
     torch.save({"tokens": TOKENS, "outputs": outputs}, tmp_path / "expected.pt")
     command = [sys.executable, "-c", ELSEWHERE, str(tmp_path), str(ROOT)]
     environment = {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"}
@@ -145,7 +130,6 @@ def test_every_class_is_registered() -> None:
     [
         ("num_hidden_layers", 10**6, "num_hidden_layers 1000000"),
         ("num_hidden_layers", 900, "asks for"),
-        ("decoder_layers", 10**6, "decoder_layers 1000000"),
         ("hidden_size", 10**9, "hidden_size 1000000000"),
         ("intermediate_size", 99_999, "asks for"),
         ("max_position_embeddings", 10**9, "max_position_embeddings 1000000000"),
@@ -156,22 +140,16 @@ def test_every_class_is_registered() -> None:
 def test_sizes_that_the_weights_do_not_have_are_refused(
     size: str, value: int, told: str, safe: bool, tmp_path: Path
 ) -> None:
-    model = MaelmForMaskedLM(MaelmConfig(**NUMBERS))
+    model = MaelmForTokenClassification(MaelmConfig(**NUMBERS))
     model.save_pretrained(tmp_path)
     if not safe:
         (tmp_path / "model.safetensors").unlink()
         torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    assert type(open_pretrained("AutoModelForMaskedLM", tmp_path)) is MaelmForMaskedLM
+    assert type(open_pretrained("AutoModelForTokenClassification", tmp_path)) is MaelmForTokenClassification
     assert type(open_pretrained("AutoModel", tmp_path)) is MaelmModel
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, size: value}))
-    for kind in ("AutoModel", "AutoModelForMaskedLM"):
+    for kind in ("AutoModel", "AutoModelForTokenClassification"):
         with pytest.raises(ValueError, match=f"cannot read .*config.json .*{told}") as refused:
             open_pretrained(kind, tmp_path)
         assert "\n" not in str(refused.value)
-
-
-def test_models_that_predict_masks_need_to_know_the_mask() -> None:
-    with pytest.raises(ValueError, match="mask_token_id is not set.* give MaelmConfig the id"):
-        MaelmForMaskedLM(MaelmConfig(**{**NUMBERS, "mask_token_id": None}))
-    MaelmModel(MaelmConfig(**{**NUMBERS, "mask_token_id": None}))

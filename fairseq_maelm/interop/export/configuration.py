@@ -64,9 +64,7 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
     if target.format == "electra":
         settings["embedding_size"] = config.encoder_embed_dim
     elif target.format == "maelm":
-        settings |= _maelm_settings(source, target)
-    elif target.format == "maelm-modern":
-        settings |= _maelm_modern_settings(source)
+        settings |= _maelm_settings(source)
     return settings | _label_settings(target)
 
 
@@ -110,45 +108,14 @@ def _modernbert_settings(source: LoadedCheckpoint) -> dict[str, Any]:
     }
 
 
-def _maelm_modern_settings(source: LoadedCheckpoint) -> dict[str, Any]:
-    code, names = "modeling_maelm_modern.MaelmModern", ("encoder", "masked-lm")
+def _maelm_settings(source: LoadedCheckpoint) -> dict[str, Any]:
+    classes = {name: ending for name, ending in ARCHITECTURES.items() if name != "masked-lm"}
     return {
-        "auto_map": {
-            "AutoConfig": "configuration_maelm_modern.MaelmModernConfig",
-            **{AUTO_CLASSES[name]: f"{code}{ARCHITECTURES[name]}" for name in names},
-        },
-        "mask_token_id": source.model.mask_index,
-        "decoder_layers": source.options.decoder_layers,
-    }
-
-
-def _maelm_settings(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
-    config, view = source.options, source.checkpoint.view
-    settings: dict[str, Any] = {
         # A folder holds the code of all classes and opens as any of them, with new weights for missing heads.
         "auto_map": {
             "AutoConfig": "configuration_maelm.MaelmConfig",
-            **{name: f"modeling_maelm.Maelm{ARCHITECTURES[each]}" for each, name in AUTO_CLASSES.items()},
+            **{AUTO_CLASSES[name]: f"modeling_maelm.Maelm{ending}" for name, ending in classes.items()},
         },
-        # A new LM head, without a decoder, predicts masks as an MLM does.
-        "mask_token_id": source.model.mask_index,
-        "masked_input": "kept",
-        "relative_attention_buckets": str(config.relative_buckets),
-        "relative_attention_max_distance": config.relative_max_distance,
+        "relative_attention_buckets": str(source.options.relative_buckets),
+        "relative_attention_max_distance": source.options.relative_max_distance,
     }
-    if target.architecture == "masked-lm":
-        asked = "reset" if view.masked_input == "reset" else "kept"
-        settings |= {
-            "masked_input": asked if view.asks_with_masks else "dropped",
-            "encoder_positions": view.positions,
-            "decoder_layers": config.decoder_layers,
-            "decoder_attention": str(config.decoder_attention),
-        }
-    if target.architecture == "masked-lm" and config.decoder_attention == "self":
-        settings |= {
-            "decoder_hidden_size": config.decoder_embed_dim,
-            "decoder_intermediate_size": config.decoder_ffn_embed_dim,
-            "decoder_attention_heads": config.decoder_attention_heads,
-            "share_decoder_positions": bool(config.share_decoder_positions),
-        }
-    return settings

@@ -104,8 +104,7 @@ def export(
 
 def _choose(source: LoadedCheckpoint, settings: ExportSettings) -> Target:
     architecture = "encoder" if settings.complete else "masked-lm" if settings.with_mlm_head else settings.architecture
-    predicts = architecture in (None, "masked-lm") and settings.head is None
-    form = settings.format or default_format(source, predicts)
+    form = settings.format or default_format(source)
     target = choose_target(source, form, architecture, settings.head, settings.labels)
     kept = source.source_files if form == source.imported_as else None
     if kept is not None and DTYPES[settings.dtype] == torch.float16:

@@ -17,7 +17,6 @@ FORMATS = {
     "electra": "Electra",
     "modernbert": "ModernBert",
     "maelm": "Maelm",
-    "maelm-modern": "MaelmModern",
 }
 ARCHITECTURES = {
     "encoder": "Model",
@@ -27,10 +26,7 @@ ARCHITECTURES = {
     "question-answering": "ForQuestionAnswering",
 }
 # Our own formats -> the files of the folder that have the model's code.
-MODEL_CODE = {
-    "maelm": ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py"),
-    "maelm-modern": ("configuration_maelm_modern.py", "modeling_maelm_modern.py"),
-}
+MODEL_CODE = {"maelm": ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")}
 AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
 _OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
 
@@ -56,8 +52,8 @@ class ExportSettings:
         help="format of the folder. Opened by stock transformers: 'mpnet' (for --relative-buckets t5 with 32 buckets "
         "and distance 128), 'roberta', 'xlm-roberta', 'camembert', 'bert', 'distilbert', 'electra' (for "
         "--relative-buckets none) and 'modernbert' (for the architectures maelm_modern_*). 'maelm' is for all other "
-        "models, and 'maelm-modern' for the masked-token prediction of maelm_modern_*; they are opened with "
-        "trust_remote_code=True (the folder has the code) or after `import fairseq_maelm.hf`. 'fairseq' is a fairseq "
+        "encoders; it is opened with trust_remote_code=True (the folder has the code) or after `import "
+        "fairseq_maelm.hf`. 'fairseq' is a fairseq "
         "checkpoint with its vocabulary, without the optimizer's state. Default: the original format of an imported "
         "model, with its ids and tokenizer files; otherwise a stock format that gives the same results, or 'maelm' if "
         "there is none",

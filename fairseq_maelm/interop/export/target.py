@@ -45,16 +45,13 @@ class Target:
         return AUTO_CLASSES[self.architecture]
 
 
-def default_format(source: LoadedCheckpoint, predicts: bool = False) -> str:
-    """Return the default export format of a model, with ``predicts`` of its prediction of masks if it has one.
+def default_format(source: LoadedCheckpoint) -> str:
+    """Return the default export format of a model.
 
     It is the format from which the model was imported; otherwise the format of a stock class that can represent the
     encoder; otherwise "maelm".
     """
     kind = source.imported_as
-    # maelm-modern has no encoders alone.
-    if predicts and kind in MODEL_CODE and not obstacles(source, Target(kind, "masked-lm")):
-        return kind
     # Names of special tokens tell BERT from RoBERTa, whose layers are equal.
     like_bert = source.mask_text == "[MASK]"
     stock = ("modernbert", "mpnet", *(("bert", "roberta") if like_bert else ("roberta", "bert")))
@@ -91,8 +88,9 @@ def choose_target(
 
 
 def _other_format(source: LoadedCheckpoint, target: Target) -> str:
-    ours = (form for form in MODEL_CODE if not obstacles(source, replace(target, format=form)))
-    return "".join(f". --format {form} represents it" for form in ours)
+    kept, what = (target.architecture, "it") if target.architecture != "masked-lm" else ("encoder", "its encoder")
+    ours = (form for form in MODEL_CODE if not obstacles(source, replace(target, format=form, architecture=kept)))
+    return "".join(f". --format {form} represents {what}" for form in ours)
 
 
 def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
@@ -100,11 +98,9 @@ def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
     layer, family = source.options.layer, FAMILIES[target.format]
     if (layer == "modern") != (family is MODERNBERT):
         return [
-            f"its layers are {layer}, but --format modernbert and maelm-modern are for modern layers only, and other "
-            "formats are for all others"
+            f"its layers are {layer}, but --format modernbert is for modern layers only, and other formats are for all "
+            "others"
         ]
-    if target.format == "maelm-modern" and target.architecture != "masked-lm":
-        return ["--format maelm-modern is only for predicting masks: use --format modernbert"]
     found = _obstacles_of_positions(source.options, target.format)
     if target.architecture == "masked-lm":
         found += _obstacles_of_prediction(source, target.format)
@@ -144,17 +140,13 @@ def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
     model, view, found = source.model, source.checkpoint.view, []
     if model.lm_head is None:
         found.append("the checkpoint has no LM head, because it was fine-tuned")
-    attention = "none" if model.decoder is None else model.decoder.attention
-    if attention == "shared" and form in MODEL_CODE:
-        if view.asks_with_masks:
-            found.append(f"its encoder sees most masks (--encoder-mask-fraction {view.mask_fraction})")
-    elif form == "maelm-modern":
-        found.append("no layers of its encoder predict masks (--decoder-attention shared)")
+    if form in MODEL_CODE:
+        found.append("Maelm has no class that predicts masks: `maelm fill` and `maelm score` do")
     elif model.decoder is not None and model.decoder.reads_encoder:
         found.append(f"masks read the encoder's states (--decoder-attention {model.decoder.attention})")
-    elif model.decoder is not None and form not in MODEL_CODE:
+    elif model.decoder is not None:
         found.append(f"it predicts masked tokens by its decoder, which {FORMATS[form]} does not have")
-    elif form not in MODEL_CODE and (not view.asks_with_masks or view.masked_input == "reset"):
+    elif not view.asks_with_masks or view.masked_input == "reset":
         found.append(f"its encoder does not predict from <mask> (--masked-input {view.masked_input})")
     return found
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf, open_dict
 
 from fairseq_maelm.checkpoints.fit import SETTINGS, model_settings, pack_settings
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.interop.importing.source import Source
+from fairseq_maelm.interop.importing.source import MLM_TASK, Source
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import Checkpoint
@@ -65,7 +65,7 @@ def _configuration(source: Source) -> Any:
     """Return a config with the sections "task" and "model", with all defaults that fairseq-train would fill in."""
     tokens = source.options.get("max_positions", MaelmModelConfig.max_positions)
     # The data folder is given when the checkpoint is loaded.
-    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **source.task_options)
+    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **MLM_TASK)
     model = MaelmModelConfig(_name=fairseq_options(source.options)[1], **source.options)
     config = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))
     with open_dict(config):

@@ -18,7 +18,7 @@ from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.fairseq_fixes.untrusted_models import OF_FAIRSEQ, other_names
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.interop.compare_outputs import STATES, scores_of
-from fairseq_maelm.interop.importing.source import MLM_TASK, Source, SourceVocabulary, refuse
+from fairseq_maelm.interop.importing.source import Source, SourceVocabulary, refuse
 from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
@@ -80,7 +80,6 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
 
     return Source(
         options=options,
-        task_options=MLM_TASK,
         architecture="masked-lm",
         weights=take_weights(model.state_dict(), FAIRSEQ_ROBERTA, options, "masked-lm", first_position=first_position),
         vocabulary=_read_vocabulary(folder, dictionary),

@@ -18,7 +18,6 @@ from fairseq_maelm.interop.importing.huggingface_config import (
     padding,
     position_offset,
     read_config,
-    task_options,
 )
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse
@@ -80,7 +79,6 @@ def open_folder(folder: Path) -> Source:
     order, is_stock = torch.tensor(vocabulary.order), config["model_type"] not in MODEL_CODE
     return Source(
         options=model_options(config),
-        task_options=task_options(config),
         architecture=architecture,
         weights=weights,
         vocabulary=vocabulary,

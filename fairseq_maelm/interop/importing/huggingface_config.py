@@ -7,8 +7,8 @@ from typing import Any
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS, MPNET_BUCKETS
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export.configuration import SETTING_NAMES
-from fairseq_maelm.interop.export.settings import ARCHITECTURES, FORMATS, MODEL_CODE
-from fairseq_maelm.interop.importing.source import MLM_TASK, refuse
+from fairseq_maelm.interop.export.settings import ARCHITECTURES, MODEL_CODE
+from fairseq_maelm.interop.importing.source import refuse
 from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
 
 # Settings that a configuration must have, because our encoder computes nothing else.
@@ -42,22 +42,14 @@ _SIZES = {
     "encoder_ffn_embed_dim": "intermediate_size",
     "encoder_attention_heads": "num_attention_heads",
 }
-_DECODER_SIZES = {
-    "decoder_embed_dim": "decoder_hidden_size",
-    "decoder_ffn_embed_dim": "decoder_intermediate_size",
-    "decoder_attention_heads": "decoder_attention_heads",
-}
 # Options that are counts, and the largest ones that are accepted.
 _WHOLE = {
     *_SIZES.values(),
-    *_DECODER_SIZES.values(),
-    *("decoder_layers", "max_position_embeddings", "vocab_size", "type_vocab_size", "num_labels", "pad_token_id"),
+    *("max_position_embeddings", "vocab_size", "type_vocab_size", "num_labels", "pad_token_id"),
     *("relative_attention_num_buckets", "relative_attention_max_distance"),
     *("local_attention", "global_attn_every_n_layers"),
 }
 _DEEPEST, _MOST_LABELS, _LARGEST = 1000, 100_000, 10_000_000
-# The view of masks of our classes by default; that of maelm-modern has no other.
-_VIEW = {"masked_input": "dropped", "encoder_positions": "original"}
 # transformers writes 10^30 where no length is known.
 _NO_SIZES = ("model_max_length", "max_len", "max_length")
 
@@ -98,11 +90,11 @@ def _check_sizes(folder: Path, config: dict[str, Any]) -> None:
     for name in (*_SIZES.values(), "max_position_embeddings"):
         if config.get(name) is None:
             raise refuse(folder, f"config.json has no {name}")
+        if config[name] < 1:
+            raise refuse(folder, f"{name} is {config[name]}, not 1 or more")
     # The shortest sequence that is compared has two tokens.
     if config["max_position_embeddings"] - position_offset(config) < 2:
         raise refuse(folder, f"max_position_embeddings is {config['max_position_embeddings']}, too few for a text")
-    if _predicts_masks(config) and not isinstance(config.get("mask_token_id"), int):
-        raise refuse(folder, f"mask_token_id is {config.get('mask_token_id')!r}, so that its masks are unknown")
 
 
 def check_numbers(folder: Path, settings: dict[str, Any], file: str) -> None:
@@ -173,7 +165,7 @@ def _check_electra(folder: Path, config: dict[str, Any]) -> None:
 
 _OF_FAMILY: dict[Any, Callable[[Path, dict[str, Any]], None]] = {
     "mpnet": _check_mpnet,
-    **dict.fromkeys(("modernbert", "maelm-modern"), _check_modernbert),
+    "modernbert": _check_modernbert,
     "electra": _check_electra,
 }
 
@@ -205,11 +197,11 @@ def _rotary_bases(config: dict[str, Any]) -> tuple[float, float]:
 def model_options(config: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the model ``maelm`` for a checked configuration."""
     options: dict[str, Any] = {ours: int(config[theirs]) for ours, theirs in _SIZES.items()}
-    options["decoder_layers"] = int(config.get("decoder_layers") or 0) if _predicts_masks(config) else 0
-    options |= {"layer_norm_eps": _layer_norm_eps(config), "imported_as": str(config["model_type"])}
-    if options["decoder_layers"]:
-        attention = "shared" if _is_modern(config) else config.get("decoder_attention")
-        options["decoder_attention"] = str(attention or "self")
+    options |= {
+        "decoder_layers": 0,
+        "layer_norm_eps": _layer_norm_eps(config),
+        "imported_as": str(config["model_type"]),
+    }
     if _is_modern(config):
         positions, bases = int(config["max_position_embeddings"]), _rotary_bases(config)
         options |= {"layer": "modern", "positions": "rotary", "max_positions": positions, "relative_buckets": "none"}
@@ -233,28 +225,11 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
     options["relative_buckets"] = function
     if function != "none":
         options |= {"relative_num_buckets": number, "relative_max_distance": distance}
-    if options.get("decoder_attention") == "self":
-        for ours, theirs in _DECODER_SIZES.items():
-            options[ours] = int(config.get(theirs) or options[ours.replace("decoder", "encoder")])
-        options["share_decoder_positions"] = bool(config.get("share_decoder_positions"))
     return options
-
-
-def _predicts_masks(config: dict[str, Any]) -> bool:
-    """Return whether a folder of ours predicts masks; decoder options do not show it, since encoders may have them."""
-    kind = config["model_type"]
-    return kind in MODEL_CODE and f"{FORMATS[kind]}{ARCHITECTURES['masked-lm']}" in str(config.get("architectures"))
 
 
 def _is_modern(config: dict[str, Any]) -> bool:
     return FAMILIES[config["model_type"]] is MODERNBERT
-
-
-def task_options(config: dict[str, Any]) -> dict[str, Any]:
-    """Return options of the task ``maelm`` that continue the source's pretraining."""
-    if not _predicts_masks(config):
-        return MLM_TASK
-    return {name: default if _is_modern(config) else str(config.get(name, default)) for name, default in _VIEW.items()}
 
 
 def padding(config: dict[str, Any]) -> int | None:

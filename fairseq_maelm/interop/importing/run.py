@@ -22,7 +22,7 @@ from fairseq_maelm.interop.export.run import CARD_FILE, write_model
 from fairseq_maelm.interop.export.target import choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.checkpoint import arguments_of, converted, fairseq_options
-from fairseq_maelm.interop.importing.source import Source, refuse
+from fairseq_maelm.interop.importing.source import MLM_TASK, Source, refuse
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles
 from fairseq_maelm.options import UsageError
@@ -125,7 +125,7 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
     found = _verify(path, source, ours)
     if vocabulary.tokenize is not None:
         compare_tokens(path, vocabulary.tokenize, ours.tokenizer.encode, vocabulary.order, vocabulary.added)
-    model, task = fairseq_options(source.options), arguments_of(source.task_options)
+    model, task = fairseq_options(source.options), arguments_of(MLM_TASK)
     facts = {"source": name, **source.facts, "model": f"`{' '.join(model)}`"}
     facts |= {
         "continued pretraining": f"`--task maelm {' '.join(task)}`",

@@ -23,7 +23,6 @@ class Source:
     """A model that can be imported exactly."""
 
     options: dict[str, Any]  # of the model ``maelm``, name -> value
-    task_options: dict[str, Any]  # of the task ``maelm``: the encoder's view in pretraining
     architecture: str  # "encoder", "masked-lm", or the architecture of its fine-tuned head
     weights: dict[str, Tensor]  # by our names; rows of the vocabulary are in the source's order
     vocabulary: SourceVocabulary
@@ -34,7 +33,7 @@ class Source:
 
 
 # The options of a task that continues the pretraining of an MLM, whose encoder sees <mask>.
-MLM_TASK = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
+MLM_TASK: dict[str, Any] = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
 
 
 def refuse(path: Any, reason: str) -> ValueError:

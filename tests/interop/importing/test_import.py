@@ -1,6 +1,5 @@
 """Sources in other forms: old and sharded files, encoders without LM head, fairseq's own, downloads; and refusals."""
 
-import inspect
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +12,6 @@ from fairseq.data import Dictionary
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import read_state
-from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.interop.export import run as export_run
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing import huggingface
@@ -105,52 +103,29 @@ def test_berts_of_the_first_versions_are_read(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ModernBERT's layers that predicts masks as in pretraining."""
-    folder = tmp_path_factory.mktemp("predictor")
+def modern(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of ModernBERT, with local attention."""
+    folder = tmp_path_factory.mktemp("modern")
     data = train_vocabulary(folder / "data")
-    options = {**MODERN, "decoder_attention": "shared", "encoder_layers": 4, "decoder_layers": 2, "local_attention": 6}
-    write_checkpoint(folder / "checkpoint.pt", data, **options)
-    return export(folder / "checkpoint.pt", data, folder / "source", ExportSettings("maelm-modern")).folder
-
-
-def test_a_predictor_made_in_transformers_is_imported(predictor: Path, tmp_path: Path) -> None:
-    """Its config.json has the options of our class and no others."""
-    model = transformers.AutoModelForMaskedLM.from_pretrained(predictor)
-    kind = type(model.config)
-    names = inspect.signature(kind).parameters.keys() - {"kwargs"}
-    model.config = kind(**{name: getattr(model.config, name) for name in names})
-    shutil.copytree(predictor, tmp_path / "source")
-    model.save_pretrained(tmp_path / "source")
-    assert compared(tmp_path / "source", tmp_path) == BOTH
-    checkpoint = tmp_path / "imported" / CHECKPOINT_FILE
-    assert load_with_model(checkpoint).checkpoint.view == EncoderView()
-
-
-def test_an_imported_predictor_is_exported_as_one(predictor: Path, tmp_path: Path) -> None:
-    checkpoint = import_model(predictor, tmp_path / "imported").folder / CHECKPOINT_FILE
-    for architecture, name in ((None, "MaelmModernForMaskedLM"), ("encoder", "ModernBertModel")):
-        folder = export(checkpoint, None, tmp_path / name, ExportSettings(architecture=architecture)).folder
-        assert json.loads((folder / "config.json").read_text())["architectures"] == [name]
+    options = {**MODERN, "decoder_layers": 0, "encoder_layers": 4, "local_attention": 6}
+    write_checkpoint(folder / "checkpoint.pt", data, {"masked_input": "kept"}, **options)
+    return export(folder / "checkpoint.pt", data, folder / "source", ExportSettings("modernbert")).folder
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mask_token_id": None}, "mask_token_id is None"),
         ({"layer_types": 5}, "layer_types is 5, not a list"),
         ({"rope_parameters": {"rope_theta": 3.0}}, "rope_parameters is .*, not an object for each kind of layer"),
         ({"rope_parameters": {"full_attention": {"rope_theta": [3.0]}}}, "its rotary bases are not numbers"),
-        ({"pad_token_id": True}, "transformers cannot compute what its config.json describes"),
-        ({"decoder_layers": -1}, "--decoder-layers must be 0 or more, not -1"),
-        ({"decoder_layers": 9}, "predicts with layers of the encoder, and the encoder has 4"),
-        ({"num_attention_heads": 0}, "--encoder-attention-heads must be at least 1, not 0"),
+        ({"pad_token_id": True}, "Field 'pad_token_id' with value True|cannot compute what its config"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, not 1 or more"),
         ({"max_position_embeddings": 1}, "max_position_embeddings is 1, too few"),
         ({"model_type": ["maelm"]}, "model_type .* is not one of"),
     ],
 )
-def test_a_wrong_config_json_is_refused(changes: dict[str, Any], message: str, predictor: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(predictor, tmp_path / "source"))
+def test_a_wrong_config_json_is_refused(changes: dict[str, Any], message: str, modern: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(modern, tmp_path / "source"))
     refused(sources.edit_config(folder, **changes), tmp_path, message)
 
 
