@@ -80,6 +80,7 @@ class MaskingScheme:
     leave_unmasked_prob: float = 0.0  # fraction of predicted tokens that stay in place, visible to the encoder
     random_token_prob: float = 0.0  # fraction of predicted tokens that are replaced by a random real token
     word_starts: np.ndarray | None = None  # <bool>[V] tokens that begin a word; None masks single tokens
+    word_kinds: np.ndarray | None = None  # <uint8>[2, V] see ``text.words.WordRule``; None: only these begin words
     protected: np.ndarray | None = None  # <bool>[V] tokens that are never chosen; None if all may be
 
     def __post_init__(self) -> None:
@@ -167,6 +168,9 @@ def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray
     if scheme.word_starts is None:
         return eligible
     starts = scheme.word_starts[tokens]
+    if scheme.word_kinds is not None:
+        begin, end = scheme.word_kinds
+        starts[:, 1:] |= (begin[tokens[:, 1:]] & end[tokens[:, :-1]]) == 0
     # A word cut by the block's start or by a protected token counts from its first eligible token.
     follows = np.zeros_like(eligible)
     follows[:, 1:] = eligible[:, :-1]

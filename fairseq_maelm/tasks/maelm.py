@@ -3,6 +3,7 @@
 import copy
 import logging
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Optional, TypeVar
 
 import numpy as np
@@ -33,8 +34,8 @@ from fairseq_maelm.text.dictionary import (
     log_frequencies,
     real_tokens,
     special_tokens,
-    word_starts,
 )
+from fairseq_maelm.text.words import WordRule, word_rule
 
 logger = logging.getLogger(__name__)
 
@@ -131,12 +132,16 @@ class MaelmTask(EncoderTask):
         if not 3 <= cfg.tokens_per_sample <= MAX_LENGTH:
             raise ValueError(f"--tokens-per-sample must be between 3 and {MAX_LENGTH}, not {cfg.tokens_per_sample}")
         self.mask_index = dictionary.index(MASK)
+        words = WordRule(None)
+        if cfg.mask_whole_words:
+            words = word_rule(dictionary, Path(utils.split_paths(cfg.data)[0]))
         self.scheme = MaskingScheme(
             mask_prob=cfg.mask_prob,
             real_tokens=real_tokens(dictionary),
             leave_unmasked_prob=cfg.leave_unmasked_prob,
             random_token_prob=cfg.random_token_prob,
-            word_starts=word_starts(dictionary) if cfg.mask_whole_words else None,
+            word_starts=words.starts,
+            word_kinds=words.kinds,
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
         rates = {"--valid-mask-prob": cfg.valid_mask_prob, "--mask-prob-end": cfg.mask_prob_end}

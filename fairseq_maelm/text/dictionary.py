@@ -8,7 +8,6 @@ import numpy as np
 from fairseq.data import Dictionary
 
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
-from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.text.vocabulary import dictionary_symbols, load_sentencepiece
@@ -104,18 +103,6 @@ def special_tokens(dictionary: Dictionary) -> np.ndarray:
 def real_tokens(dictionary: Dictionary) -> np.ndarray:
     """Return the token ids <int64>[R] of ordinary text: all but fairseq's special symbols and <mask>."""
     return np.flatnonzero(~special_tokens(dictionary))
-
-
-def word_starts(dictionary: Dictionary) -> np.ndarray:
-    """Return <bool>[V], True for pieces that begin a word, and for special symbols, which count as words."""
-    starts = np.array([symbol.startswith(WORD_START) for symbol in dictionary.symbols])
-    # The vocabularies of some BERTs have the character itself as a token.
-    if not any(symbol[1:2].isalpha() for symbol, is_start in zip(dictionary.symbols, starts) if is_start):
-        raise ValueError(
-            f"--mask-whole-words finds words by the {WORD_START} in front of sentencepiece's pieces, but no symbol of "
-            f"dict.txt is {WORD_START} and a letter: omit this option"
-        )
-    return starts | special_tokens(dictionary)
 
 
 def log_frequencies(text: np.ndarray, blocks: int, dictionary: Dictionary) -> np.ndarray:

@@ -12,7 +12,6 @@ from fairseq_maelm.text.dictionary import (
     log_frequencies,
     real_tokens,
     special_tokens,
-    word_starts,
 )
 
 
@@ -44,14 +43,6 @@ def test_token_classes(folder):
     dictionary = load_dictionary(str(folder))
     assert real_tokens(dictionary).tolist() == [4, 5, 6]
     assert special_tokens(dictionary).tolist() == [True] * 4 + [False] * 3 + [True]
-    assert word_starts(dictionary).tolist() == [True] * 4 + [True, True, False] + [True]
-
-
-def test_words_are_not_found_by_the_character_itself(tmp_path):
-    """Without sentencepiece's pieces, nearly every sequence would be a single word."""
-    (tmp_path / "dict.txt").write_text("the 1\n##s 1\n\u2581 1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="omit this option"):
-        word_starts(load_dictionary(str(tmp_path)))
 
 
 def test_classes_cover_the_vocabulary():

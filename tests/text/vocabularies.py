@@ -26,33 +26,34 @@ TEXT = [
     "a house, a garden, a river and a mat!",
     "over the river ran the dog; the house stood still.",
 ] * 20
+ADDED: list[str] = []
 
 
-def sentencepieces(folder: Path) -> Path:
-    """Make an uncased model of 80 pieces."""
-    model = train_sentencepiece(TEXT, 80, "nmt_nfkc_cf", 0.9995)
+def sentencepieces(folder: Path, size: int = 80) -> Path:
+    """Make an uncased model."""
+    model = train_sentencepiece(TEXT, size, "nmt_nfkc_cf", 0.9995)
     (folder / MODEL_FILE).write_bytes(model)
     (folder / DICTIONARY_FILE).write_text(dictionary_text(load_sentencepiece(model)), encoding="utf-8")
     return folder
 
 
-def byte_pairs(folder: Path) -> Path:
+def byte_pairs(folder: Path, size: int = 340) -> Path:
     """Make a byte-level BPE like RoBERTa's, which distinguishes words at the start of a text and after a space."""
     tokenizers = pytest.importorskip("tokenizers")
-    return _imported(folder, tokenizers.ByteLevelBPETokenizer(), 340)
+    return _imported(folder, tokenizers.ByteLevelBPETokenizer(), size)
 
 
-def word_pieces(folder: Path) -> Path:
+def word_pieces(folder: Path, size: int = 80) -> Path:
     """Make an uncased WordPiece like BERT's."""
     tokenizers = pytest.importorskip("tokenizers")
     names = dict(zip(("cls_token", "pad_token", "sep_token", "unk_token"), FAIRSEQ_SYMBOLS))
-    return _imported(folder, tokenizers.BertWordPieceTokenizer(lowercase=True, **names), 80)
+    return _imported(folder, tokenizers.BertWordPieceTokenizer(lowercase=True, **names), size)
 
 
-def exported(folder: Path) -> Path:
+def exported(folder: Path, size: int = 80) -> Path:
     """Make a tokenizer.json of the sentencepiece model, whose normalizer composes characters."""
     pytest.importorskip("tokenizers")
-    model = sentencepieces(folder) / MODEL_FILE
+    model = sentencepieces(folder, size) / MODEL_FILE
     build_tokenizer(model, load_dictionary(str(folder))).save(str(folder / TOKENIZER_FILE))
     model.unlink()
     return folder
@@ -77,7 +78,7 @@ def _imported(folder: Path, tokenizer: object, size: int) -> Path:
     special = list(FAIRSEQ_SYMBOLS)
     tokenizer.train_from_iterator(TEXT, vocab_size=size, special_tokens=special, show_progress=False)  # type: ignore
     inner = tokenizer._tokenizer  # type: ignore[attr-defined]
-    inner.add_special_tokens([MASK_SYMBOL])
+    inner.add_special_tokens([*ADDED, MASK_SYMBOL])
     inner.save(str(folder / TOKENIZER_FILE))
     names = sorted(inner.get_vocab(), key=inner.token_to_id)
     assert names[:4] == special and names[-1] == MASK_SYMBOL
@@ -85,7 +86,7 @@ def _imported(folder: Path, tokenizer: object, size: int) -> Path:
     return folder
 
 
-KINDS: dict[str, Callable[[Path], Path]] = {
+KINDS: dict[str, Callable[..., Path]] = {
     "sentencepiece": sentencepieces,
     "byte pairs": byte_pairs,
     "word pieces": word_pieces,

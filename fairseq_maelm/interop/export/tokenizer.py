@@ -9,7 +9,8 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
-from fairseq_maelm.text.dictionary import FILLER, WORD_START
+from fairseq_maelm.text.dictionary import FILLER
+from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.tokenizer import ImportedTokenizer
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK

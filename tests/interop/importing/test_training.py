@@ -73,7 +73,8 @@ def test_a_published_encoder_is_adapted_without_masks(family: str, tmp_path: Pat
     assert "--decoder-attention shared" in output
     again = run([*pretrain, "--output", tmp_path / "adapted"])
     assert "this run is complete after 4 updates" in again and "its learning-rate schedule has ended;" in again
-    run([*pretrain, "lr=0", "max-update=1", "weight-decay=0", "--output", tmp_path / "still"])
+    still = ["lr=0", "max-update=1", "weight-decay=0", "mask-whole-words=true"]
+    run([*pretrain, *still, "--output", tmp_path / "still"])
     before = parameters(tmp_path / "base" / CHECKPOINT_FILE)
     after, still = (parameters(tmp_path / name / "checkpoint_last.pt") for name in ("adapted", "still"))
     assert not any(name.startswith("decoder.") for name in after)
