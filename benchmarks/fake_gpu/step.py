@@ -139,7 +139,7 @@ def take_fine_tuning_step(words: list[str], sequences: int) -> Step:
     with mode, torch.device(DEVICE), mock.patch.object(nn.Module, "to", lambda module, *_: module):
         model = task.build_model(config.model).train()
         criterion = task.build_criterion(config.criterion)
-    task.load_dataset("train")
+    task.load_dataset("train", combine=True)
     dataset = task.dataset("train")
     sample = dataset.collater(dataset.ordered_indices()[:: max(1, len(dataset) // sequences)][:sequences])
     with mode:

@@ -188,8 +188,6 @@ def split_files(folder: str, split: str, combine: bool) -> list[str]:
 
 
 def shard_files(folders: Sequence[str], split: str, epoch: int, combine: bool) -> list[str]:
-    """Find the files of a split for an epoch: training cycles through the folders, other splits use the first one."""
-    if not split.startswith("train"):
-        return split_files(folders[0], split, combine)
+    """Find the files of the training split for an epoch, which cycles through the folders."""
     # Searching all folders now reports a missing file before the epoch that needs it.
     return [split_files(folder, split, combine) for folder in folders][(epoch - 1) % len(folders)]

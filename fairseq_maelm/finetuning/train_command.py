@@ -151,8 +151,9 @@ def count_updates(config: Any, batch_sizes: Sequence[int], encoder: Encoder) -> 
             f"{folder} was not prepared with the vocabulary of {checkpoint}: prepare it with --vocabulary "
             f"{Path(checkpoint).parent}"
         )
-    task.load_dataset("train", combine=True, epoch=1)
-    dataset, updates, examples = task.dataset("train"), {}, 0
+    split = config.dataset.train_subset
+    task.load_dataset(split, combine=True, epoch=1)
+    dataset, updates, examples = task.dataset(split), {}, 0
     longest = utils.resolve_max_positions(task.max_positions(), encoder.positions, config.dataset.max_tokens)
     # --batch-size and --max-tokens limit the batches of each GPU.
     gpus = config.distributed_training.distributed_world_size

@@ -1,15 +1,27 @@
 """The base class for this package's tasks, with the pretraining vocabulary and checks for models and criterions."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fairseq.criterions import CRITERION_REGISTRY
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, FairseqDataset
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import FairseqTask
+from omegaconf import II
 
 from fairseq_maelm.fairseq_fixes.setup_files import VOCABULARY_FILES
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
+
+
+@dataclass
+class EncoderTaskConfig(FairseqDataclass):
+    """What every task takes from other sections of a run's configuration; these are not options of the task."""
+
+    seed: int = II("common.seed")
+    train_subset: str = II("dataset.train_subset")
 
 
 class EncoderTask(FairseqTask):
@@ -21,10 +33,17 @@ class EncoderTask(FairseqTask):
     # Read by the model: tasks that predict masked tokens need its decoder and LM head.
     predicts_masked_tokens = False
 
+    # Called with (split, training, epoch, combine): opens a split for training or for validation; ``combine`` adds the
+    # split's further files.
+    open_split: Callable[[str, bool, int, bool], FairseqDataset]
+
     def __init__(self, cfg: Any, dictionary: Dictionary, longest: int) -> None:
         super().__init__(cfg)
         self.dictionary = dictionary
         self.longest = longest
+        # Splits that were opened for validation. fairseq's ``datasets`` has one entry for a split, so that a split to
+        # train on replaces itself there; see ``fairseq_fixes.validation``.
+        self.validated: dict[str, FairseqDataset] = {}
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model; called by fairseq.
@@ -56,6 +75,17 @@ class EncoderTask(FairseqTask):
             default = " (fairseq's default)" if name == "cross_entropy" else ""
             raise ValueError(f"the task {self.name} cannot use {name}{default}: give --criterion {self.name}")
         return super().build_criterion(cfg, *from_checkpoint)
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
+        """Open a split; called by fairseq, which combines a split's files to train on it.
+
+        Only --train-subset is trained on, with random numbers that change in every epoch. Every other split, and this
+        one too if it is measured (--valid-subset valid,train), is the same at every validation.
+        """
+        training = combine and split == self.cfg.train_subset
+        self.datasets[split] = opened = self.open_split(split, training, epoch, combine)
+        if not training:
+            self.validated[split] = opened
 
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
         """Return the batches of an epoch, as in fairseq."""

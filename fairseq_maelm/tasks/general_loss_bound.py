@@ -14,6 +14,7 @@ GENERAL = "general"
 # The loss before the first update is stored in a fairseq meter: checkpoints save meters, and resumed runs restore them,
 # but --finetune-from-model does not.
 _METERS, _METER = lasting("general_at_start"), "loss"
+_STEPS = "max_valid_steps"  # 0 for all batches
 
 
 def check_general_options(cfg: Any) -> None:
@@ -41,7 +42,20 @@ def measure_start(trainer: Any, bound: float) -> None:
     loss = float(validation.get_smoothed_value("loss"))
     with metrics.aggregate(_METERS, new_root=True):
         metrics.log_scalar(_METER, loss)
+        metrics.log_scalar(_STEPS, trainer.cfg.dataset.max_valid_steps or 0)
     logger.info("general loss before the first update: %.3f bits, at most %.3f allowed", loss, loss + bound)
+
+
+def check_part(trainer: Any) -> None:
+    """Refuse to compare with a start that was measured on another part of the general text."""
+    meter, steps = metrics.get_meter(_METERS, _STEPS), trainer.cfg.dataset.max_valid_steps or 0
+    first = 0 if meter is None else int(meter.avg)
+    if steps != first:
+        was, now = (f"with --max-valid-steps {number}" if number else "on all batches" for number in (first, steps))
+        raise ValueError(
+            f"--general-loss-bound would compare a loss {now} with that before the first update, which was measured "
+            f"{was}: resume with the same --max-valid-steps"
+        )
 
 
 def excess(loss: float, bound: float) -> str | None:

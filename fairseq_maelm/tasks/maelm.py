@@ -1,6 +1,5 @@
 """The pretraining task: blocks of text, dynamically masked."""
 
-import copy
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +9,9 @@ import numpy as np
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
-from omegaconf import II, MISSING
+from omegaconf import MISSING
 
 from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, shard_files, split_files
@@ -25,8 +24,15 @@ from fairseq_maelm.fairseq_fixes.stopping import running_trainer, stop_training
 from fairseq_maelm.models.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.options import option
-from fairseq_maelm.tasks.encoder_task import EncoderTask
-from fairseq_maelm.tasks.general_loss_bound import GENERAL, check_general_options, excess, measure_start, start
+from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
+from fairseq_maelm.tasks.general_loss_bound import (
+    GENERAL,
+    check_general_options,
+    check_part,
+    excess,
+    measure_start,
+    start,
+)
 from fairseq_maelm.text.dictionary import (
     MASK,
     check_shards,
@@ -49,7 +55,7 @@ _Blocks = TypeVar("_Blocks", bound=MaskedBlockDataset)
 
 
 @dataclass
-class MaelmTaskConfig(FairseqDataclass):
+class MaelmTaskConfig(EncoderTaskConfig):
     """Options of the task."""
 
     data: str = option(
@@ -112,7 +118,6 @@ class MaelmTaskConfig(FairseqDataclass):
         help="stop training, without saving, if the loss on 'general' rises more than this many bits above its value "
         "before the first update",
     )
-    seed: int = II("common.seed")
 
 
 @register_task("maelm", dataclass=MaelmTaskConfig)
@@ -182,48 +187,44 @@ class MaelmTask(EncoderTask):
         return model
 
     def _log_frequencies(self) -> np.ndarray:
-        paths = split_files(utils.split_paths(self.cfg.data)[0], "train", combine=False)
+        paths = split_files(utils.split_paths(self.cfg.data)[0], self.cfg.train_subset, combine=False)
         # The files have no <s>, which is put before each block.
         blocks = TokenBlocks(paths, "none", self.cfg.tokens_per_sample, self.dictionary.bos())
         blocks.check_tokens(self.mask_index)
         return log_frequencies(blocks.streams[0], len(blocks), self.dictionary)
 
-    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
+    def open_split(self, split: str, training: bool, epoch: int, combine: bool) -> MaskedBlockDataset:
         """Open a split: the epoch's shard for training, otherwise that of the first folder.
 
         General text from --general-data is added to the training split, and forms the validation split ``general``.
         """
-        folders = utils.split_paths(self.cfg.data)
         if split == GENERAL and self.cfg.general_data is not None:
             # Only the first shard has a valid split.
             first = split_files(self._general_folders()[0], "valid", combine=False)
-            self.datasets[split] = self.dataset_of(split, first, MaskedBlockDataset)
-            return
-        paths = shard_files(folders, split, epoch, combine)
-        if not (split.startswith("train") and self.cfg.general_ratio):
-            self.datasets[split] = self.dataset_of(split, paths, MaskedBlockDataset)
-            return
+            return self.dataset_of(split, first, MaskedBlockDataset, training=False)
+        folders = utils.split_paths(self.cfg.data)
+        paths = shard_files(folders, split, epoch, combine) if training else split_files(folders[0], split, combine)
+        if not (training and self.cfg.general_ratio):
+            return self.dataset_of(split, paths, MaskedBlockDataset, training)
         # Every epoch chooses blocks from all shards of the general text.
         general = [path for folder in self._general_folders() for path in split_files(folder, "train", combine)]
-        mixed = self.dataset_of(split, [*paths, *general], MixedBlockDataset)
-        self.datasets[split] = mixed.mix(mixed.blocks.blocks_of_files(len(paths)), self.cfg.general_ratio)
+        mixed = self.dataset_of(split, [*paths, *general], MixedBlockDataset, training)
+        mixed.mix(mixed.blocks.blocks_of_files(len(paths)), self.cfg.general_ratio)
         counts = f"{mixed.domain_blocks:,}", f"{mixed.general_blocks:,}"
         logger.info("an epoch takes %s blocks of the domain and %s of the general text", *counts)
+        return mixed
 
     def _general_folders(self) -> list[str]:
         folders: list[str] = utils.split_paths(self.cfg.general_data)
         check_shards([utils.split_paths(self.cfg.data)[0], *folders])
         return folders
 
-    def dataset_of(self, split: str, paths: list[str], kind: type[_Blocks]) -> _Blocks:
-        """Make a split's dataset from its file paths without suffixes.
-
-        Splits whose names begin with "train" get new masks in each epoch.
+    def dataset_of(self, split: str, paths: list[str], kind: type[_Blocks], training: bool) -> _Blocks:
+        """Make a split's dataset from its file paths without suffixes; in training, each epoch has new masks.
 
         Raises:
             ValueError: the files contain tokens that are not in the dictionary.
         """
-        training = split.startswith("train")
         mode = str(self.cfg.sample_break_mode)
         blocks = TokenBlocks(paths, mode, self.cfg.tokens_per_sample, self.dictionary.bos())
         blocks.check_tokens(self.mask_index)
@@ -241,8 +242,7 @@ class MaelmTask(EncoderTask):
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the batches of an epoch, as in fairseq; --mask-prob-end changes the masking rate with each update."""
         self._read = dataset
-        # A copy has its own epoch and rates: validation may read the training split in the middle of an epoch.
-        batches, trainer = super().get_batch_iterator(copy.copy(dataset), *args, **kwargs), running_trainer()
+        batches, trainer = super().get_batch_iterator(dataset, *args, **kwargs), running_trainer()
         if self.cfg.mask_prob_end is None or trainer is None or dataset.fixed_epoch is not None:
             return batches
         return RatedBatches.follow(batches, self.cfg.mask_prob, self.cfg.mask_prob_end, trainer)
@@ -258,6 +258,8 @@ class MaelmTask(EncoderTask):
             )
         if start() is None:
             measure_start(running_trainer(), self.cfg.general_loss_bound)
+        else:
+            check_part(running_trainer())
 
     def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
         """Stop if the general loss is above its bound; called by fairseq after each validation set."""

@@ -62,7 +62,7 @@ def train_as(data: Path, name: str, folder: Path) -> tuple[Any, Any, dict[str, A
     torch.manual_seed(1)
     task = tasks.setup_task(config.task)
     model = task.build_model(config.model)
-    task.load_dataset("train", epoch=1)
+    task.load_dataset("train", combine=True)
     dataset = task.datasets["train"]
     batches = dataset.batch_by_size(dataset.ordered_indices(), config.dataset.max_tokens)
     return task, model, dataset.collater([dataset[int(index)] for index in batches[-1]])

@@ -112,7 +112,10 @@ def test_the_machine(machine: Machine, expected: str) -> None:
 def test_updates_of_an_epoch_and_a_warning_about_long_examples(
     longest: int, told: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parts = {"dataset": {"max_tokens": None, "required_batch_size_multiple": 1}, "common": {"seed": 1}}
+    parts = {
+        "dataset": {"train_subset": "train", "max_tokens": None, "required_batch_size_multiple": 1},
+        "common": {"seed": 1},
+    }
     ranks = {"distributed_training": {"distributed_world_size": 1}, "checkpoint": {"finetune_from_model": None}}
     config = OmegaConf.create({"task": {"data": "."}, "optimization": {"update_freq": [2]}, **parts, **ranks})
     task = FairseqTask(config.task)

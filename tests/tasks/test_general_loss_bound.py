@@ -40,6 +40,8 @@ def test_impossible_options_are_refused(changes: dict[str, Any], message: str) -
 class Trainer:
     """fairseq's trainer, for a validation of two batches with 3 and 1 predicted tokens and losses 2 and 6."""
 
+    cfg = SimpleNamespace(dataset=SimpleNamespace(max_valid_steps=2))
+
     def get_valid_iterator(self, subset: str) -> Any:
         assert subset == "general"
         return SimpleNamespace(next_epoch_itr=lambda **options: [(2.0, 3), (6.0, 1)])
@@ -61,12 +63,15 @@ def test_the_loss_before_the_first_update_is_kept_in_checkpoints(monkeypatch: py
     metrics.reset()
     assert general_loss_bound.start() is None
     metrics.load_state_dict(state)
-    monkeypatch.setattr(maelm, "running_trainer", pytest.fail)
+    monkeypatch.setattr(Trainer, "get_valid_iterator", pytest.fail)
     task.begin_epoch(2, None)
     assert general_loss_bound.start() == 3.0, "a resumed run keeps the first one's"
     assert general_loss_bound.excess(3.5, 0.5) is None, "the bound itself is allowed"
     assert "above its bound of 3.100 (3.000 before" in str(general_loss_bound.excess(3.11, 0.1))
     assert general_loss_bound.excess(math.nan, 0.1) is not None
+    monkeypatch.setattr(Trainer.cfg.dataset, "max_valid_steps", None)
+    with pytest.raises(ValueError, match="a loss on all batches with .* measured with --max-valid-steps 2: resume"):
+        task.begin_epoch(3, None)
 
 
 @pytest.mark.parametrize(("split", "bound", "stops"), [("general", 0.1, 1), ("valid", 0.1, 0), ("general", None, 0)])

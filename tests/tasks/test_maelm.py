@@ -185,21 +185,6 @@ def test_a_resumed_run_goes_on_with_the_rates(monkeypatch, update_freq, skipped)
     assert run.rates(2, state=state)[0] == 0.5, "after --reset-optimizer the run begins its updates again"
 
 
-@pytest.mark.parametrize("end", [None, 0.1])
-def test_validation_on_the_training_split_leaves_training_as_it_is(monkeypatch, end):
-    """fairseq gives validation the same dataset, always in its first epoch."""
-    targets = []
-    for validates in (False, True):
-        run = Run(monkeypatch, mask_prob_end=end)
-        itr = run.batches(2).next_epoch_itr()
-        read = [next(itr) for _ in range(4)]
-        run.updates = 4
-        if validates:
-            assert len(list(run.batches(1).next_epoch_itr(shuffle=False, set_dataset_epoch=False))) == 15
-        targets.append([batch["target"].tolist() for batch in (*read, *itr)])
-    assert targets[0] == targets[1]
-
-
 def test_a_changing_rate_needs_an_end_of_the_run(monkeypatch):
     with pytest.raises(ValueError, match="--mask-prob-end needs --max-update"):
         Run(monkeypatch, max_update=0).batches()

@@ -10,17 +10,16 @@ import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
-from omegaconf import II, MISSING
+from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
-from fairseq_maelm.tasks.encoder_task import EncoderTask
+from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import open_encoder
 
@@ -45,7 +44,9 @@ def read_examples(path: Path, labels: list[str]) -> tuple[list[str], np.ndarray]
 class TopicsDataset(BatchDataset):
     """The examples of a file. ``BatchDataset`` makes batches of similar length, the same after a resumed run."""
 
-    def __init__(self, path: Path, labels: list[str], dictionary: Dictionary, limit: int, seed: int) -> None:
+    def __init__(
+        self, path: Path, labels: list[str], dictionary: Dictionary, limit: int, seed: int, training: bool
+    ) -> None:
         texts, self.targets = read_examples(path, labels)
         start, end = [dictionary.bos()], [dictionary.eos()]
         # ``encode`` ends each text with </s>.
@@ -53,7 +54,7 @@ class TopicsDataset(BatchDataset):
         self.rows = [np.concatenate([start, tokens.astype(np.int64), end]) for tokens in encoded]
         self.padding = dictionary.pad()
         sizes = np.array([len(row) for row in self.rows])
-        super().__init__(sizes, "buckets", seed, fixed_epoch=None if path.stem == "train" else 0)
+        super().__init__(sizes, "buckets", seed, fixed_epoch=None if training else 0)
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Collate B examples: ``target`` <float32>[B, labels], ``src_tokens`` <int64>[B, S] and what fairseq counts."""
@@ -68,7 +69,7 @@ class TopicsDataset(BatchDataset):
 
 
 @dataclass
-class TopicsTaskConfig(FairseqDataclass):
+class TopicsTaskConfig(EncoderTaskConfig):
     """Options of the task; each is an option of fairseq-train."""
 
     data: str = field(
@@ -77,7 +78,6 @@ class TopicsTaskConfig(FairseqDataclass):
     tokens_per_sample: int = field(
         default=512, metadata={"help": "maximum number of tokens in an example; longer ones are truncated"}
     )
-    seed: int = II("common.seed")
 
 
 @register_task("maelm_topics", dataclass=TopicsTaskConfig)
@@ -104,10 +104,10 @@ class TopicsTask(EncoderTask):
         model.register_classification_head(HEAD, len(self.labels))
         return model
 
-    def load_dataset(self, split: str, **unused: Any) -> None:
-        """Open a split."""
+    def open_split(self, split: str, training: bool, *unused: Any) -> TopicsDataset:
+        """Open a split to train on it or to validate on it."""
         path = Path(self.cfg.data) / f"{split}.tsv"
-        self.datasets[split] = TopicsDataset(path, self.labels, self.dictionary, self.longest, self.cfg.seed)
+        return TopicsDataset(path, self.labels, self.dictionary, self.longest, self.cfg.seed, training)
 
 
 @register_criterion("maelm_topics", dataclass=NoOptions)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 from torch import Tensor
@@ -30,7 +30,7 @@ from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.checks import check_view
 from fairseq_maelm.options import option
-from fairseq_maelm.tasks.encoder_task import EncoderTask
+from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
 from fairseq_maelm.text.tokenizer import Tokenizer
 
@@ -41,7 +41,7 @@ _COMPLETED = ("prompt", "masked_input", "encoder_mask_fraction", "encoder_positi
 
 
 @dataclass
-class PromptTaskConfig(FairseqDataclass):
+class PromptTaskConfig(EncoderTaskConfig):
     """Options of the task."""
 
     data: str = option(
@@ -77,7 +77,6 @@ class PromptTaskConfig(FairseqDataclass):
         _AS_PRETRAINED, help="positions of the tokens that the encoder reads: the original ones, or consecutive ones"
     )
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
-    seed: int = II("common.seed")
 
 
 def complete_view(cfg: Any) -> EncoderView:
@@ -181,7 +180,7 @@ class PromptTask(EncoderTask):
             raise ValueError("this model's decoder reads from left to right and cannot fill masks")
         return model
 
-    def load_dataset(self, split: str, **unused: Any) -> None:
+    def open_split(self, split: str, training: bool, *unused: Any) -> PromptDataset:
         """Read and tokenize a split's table."""
         if self.cfg.examples is None:
             raise ValueError(f"--examples FOLDER is required: the folder with {split}.tsv")
@@ -189,14 +188,14 @@ class PromptTask(EncoderTask):
         rows = list(read_table(path, texts=prompt.sentences, complete=any))
         targets = [prompt.target(row.label, row.place) for row in rows]
         progress = tqdm(rows, desc=split, unit=" examples", mininterval=1, disable=len(rows) < 1000)
-        self.datasets[split] = PromptDataset(
+        logger.info("%s: %s examples", split, f"{len(rows):,}")
+        return PromptDataset(
             [self.prompter.encode(row.texts) for row in progress],
             np.array(targets, dtype=np.float32),
             Symbols(self.dictionary.pad(), self.dictionary.index(MASK)),
             self.encoder_view,
-            self.cfg.seed if split.startswith("train") else None,
+            self.cfg.seed if training else None,
         )
-        logger.info("%s: %s examples", split, f"{len(rows):,}")
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Log the criterion's metrics and, in validation, the prompt's metrics of the whole set."""

@@ -33,14 +33,22 @@ class SentencesDataset(BatchDataset):
         dictionary: the dictionary of the texts.
         labels: the dictionary of the labels; None for numbers.
         limit: maximum number of tokens, special tokens included; the longer sentence of a pair is cut first.
-        seed: random seed of the example order, which changes every epoch in training and is fixed in validation.
+        seed: random seed of the example order.
+        training: whether the order changes in every epoch.
 
     Attributes:
         cut: number of examples that are cut.
     """
 
     def __init__(
-        self, folder: Path, split: str, dictionary: Dictionary, labels: Dictionary | None, limit: int, seed: int
+        self,
+        folder: Path,
+        split: str,
+        dictionary: Dictionary,
+        labels: Dictionary | None,
+        limit: int,
+        seed: int,
+        training: bool,
     ) -> None:
         names = [name for name in ("input0", "input1") if (folder / name / f"{split}.idx").is_file()]
         if not names:
@@ -50,7 +58,7 @@ class SentencesDataset(BatchDataset):
         lengths = example_lengths(folder, split)
         for name in names:
             check_tokens(str(folder / name / split), dictionary.index(MASK))
-        super().__init__(np.minimum(lengths, limit), "buckets", seed, fixed_epoch=None if split == "train" else 0)
+        super().__init__(np.minimum(lengths, limit), "buckets", seed, fixed_epoch=None if training else 0)
         self.cut = int((lengths > limit).sum())
         self.dictionary, self.limit = dictionary, limit
         self._sentences = [MMapIndexedDataset(str(folder / name / split)) for name in names]

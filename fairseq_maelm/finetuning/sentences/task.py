@@ -10,7 +10,7 @@ from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
-from omegaconf import II, MISSING
+from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_maelm.fairseq_fixes.private import remember
@@ -19,7 +19,7 @@ from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
 from fairseq_maelm.options import option
-from fairseq_maelm.tasks.encoder_task import EncoderTask
+from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import class_names, load_dictionary
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ LABELS = "label/dict.txt"
 
 
 @dataclass
-class SentencesTaskConfig(FairseqDataclass):
+class SentencesTaskConfig(EncoderTaskConfig):
     """Options of the task."""
 
     data: str = option(MISSING, help="folder written by `maelm prepare sentences` or `maelm prepare glue`")
@@ -45,7 +45,6 @@ class SentencesTaskConfig(FairseqDataclass):
     scale: Optional[float] = option(
         None, help="divisor of the numbers in the data, by which predictions are multiplied (default: that of the data)"
     )
-    seed: int = II("common.seed")
 
 
 @register_task("maelm_sentences", dataclass=SentencesTaskConfig)
@@ -88,16 +87,17 @@ class SentencesTask(EncoderTask):
         model.register_classification_head(HEAD, classes)
         return model
 
-    def load_dataset(self, split: str, **unused: Any) -> None:
+    def open_split(self, split: str, training: bool, *unused: Any) -> SentencesDataset:
         """Open a split."""
         folder, limit = Path(self.cfg.data), self.longest
-        dataset = SentencesDataset(folder, split, self.dictionary, self.label_dictionary, limit, self.cfg.seed)
+        dictionaries = self.dictionary, self.label_dictionary
+        dataset = SentencesDataset(folder, split, *dictionaries, limit, self.cfg.seed, training)
         logger.info("%s: %s examples of up to %d tokens", split, f"{len(dataset):,}", dataset.sizes.max(initial=0))
         if dataset.cut:
             logger.warning(
                 "%s: %s examples are longer than %d tokens and are truncated", split, f"{dataset.cut:,}", limit
             )
-        self.datasets[split] = dataset
+        return dataset
 
 
 @dataclass

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
-from omegaconf import II, MISSING
+from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_maelm.data.token_files import check_array
@@ -28,7 +28,7 @@ from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, metric_names, raw_scores, squad_metrics
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds, window_rows
 from fairseq_maelm.options import option
-from fairseq_maelm.tasks.encoder_task import EncoderTask
+from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _SMALLEST_WINDOW = 8
 
 
 @dataclass
-class SquadTaskConfig(FairseqDataclass):
+class SquadTaskConfig(EncoderTaskConfig):
     """Options of the task."""
 
     data: str = option(MISSING, help="folder written by `maelm prepare squad`")
@@ -61,7 +61,6 @@ class SquadTaskConfig(FairseqDataclass):
         help="version of SQuAD's rules: '1.1' always predicts an answer, 'auto' takes the version of the training data "
         "and keeps it in checkpoints",
     )
-    seed: int = II("common.seed")
 
 
 @register_task("maelm_squad", dataclass=SquadTaskConfig)
@@ -87,7 +86,7 @@ class SquadTask(EncoderTask):
         """Load the dictionary and build the task; called by fairseq."""
         path = Path(cfg.data) / MANIFEST_FILE
         if not from_checkpoint and str(cfg.squad_version) == "auto" and path.is_file():
-            remember(cfg, squad_version=read_json(path)["splits"]["train"]["version"])
+            remember(cfg, squad_version=read_json(path)["splits"][cfg.train_subset]["version"])
         return cls(cfg, load_dictionary(cfg.data))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -102,15 +101,14 @@ class SquadTask(EncoderTask):
         model.register_token_head(SPAN_HEAD, 2)
         return model
 
-    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
+    def open_split(self, split: str, training: bool, *unused: Any) -> SquadDataset:
         """Open a split and cut it into windows."""
-        training = split.startswith("train")
         prepared = load_split(self.cfg.data, split)
         for name in ("question_tokens", "context_tokens"):
             check_array(Path(self.cfg.data) / f"{split}.npz", prepared.arrays[name], self.dictionary.index(MASK))
         if not training and prepared.texts.answers is None:
             logger.warning("%s has no answers: it can be predicted but not scored", split)
-        self.datasets[split] = self.dataset_of(prepared, split, training)
+        return self.dataset_of(prepared, split, training)
 
     def dataset_of(self, prepared: PreparedSplit, name: str, training: bool = False) -> SquadDataset:
         """Cut contexts into windows according to the task's options."""
@@ -127,7 +125,7 @@ class SquadTask(EncoderTask):
         batches = [output for output in logging_outputs if "windows" in output]
         if not batches:
             return
-        dataset = self.datasets[batches[0]["split"]]
+        dataset: Any = self.validated[batches[0]["split"]]
         answers = dataset.split.texts.answers
         if answers is None:
             return

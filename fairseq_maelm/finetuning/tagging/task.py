@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
-from omegaconf import II, MISSING
+from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_maelm.data.token_files import check_array
@@ -25,7 +24,7 @@ from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettin
 from fairseq_maelm.finetuning.tagging.schemes import ACCURACY, ENTITY_METRICS, score
 from fairseq_maelm.finetuning.task_folder import load_split
 from fairseq_maelm.options import option
-from fairseq_maelm.tasks.encoder_task import EncoderTask
+from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
 logger = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ HEAD = "tagging_head"
 
 
 @dataclass
-class TaggingTaskConfig(FairseqDataclass):
+class TaggingTaskConfig(EncoderTaskConfig):
     """Options of the task."""
 
     data: str = option(MISSING, help="folder written by `maelm prepare tagging`")
@@ -42,7 +41,6 @@ class TaggingTaskConfig(FairseqDataclass):
         512, help="maximum number of tokens in a window of a sentence, <s> and </s> included"
     )
     window_overlap: int = option(64, help="minimum number of pieces that neighboring windows of a sentence share")
-    seed: int = II("common.seed")
 
 
 @register_task("maelm_tagging", dataclass=TaggingTaskConfig)
@@ -76,12 +74,12 @@ class TaggingTask(EncoderTask):
         model.register_token_head(HEAD, len(self.settings.labels), model.config.pooler_dropout)
         return model
 
-    def load_dataset(self, split: str, **unused: Any) -> None:
+    def open_split(self, split: str, training: bool, *unused: Any) -> TaggingDataset:
         """Open a split as windows."""
         folder = Path(self.cfg.data)
         content = TaggedSplit(**load_split(folder, "tagging", split))
         check_array(folder / f"{split}.npz", content.pieces, self.dictionary.index(MASK))
-        dataset = self.dataset_of(content, shuffle=split == "train")
+        dataset = self.dataset_of(content, shuffle=training)
         sentences = len(content.word_counts)
         logger.info(
             "%s: %s sentences in %s windows of up to %d tokens",
@@ -89,7 +87,7 @@ class TaggingTask(EncoderTask):
         )
         if dataset.cut_words:
             logger.warning("%s: %d words are longer than a window and are truncated", split, dataset.cut_words)
-        self.datasets[split] = dataset
+        return dataset
 
     def dataset_of(self, content: TaggedSplit, shuffle: bool) -> TaggingDataset:
         """Cut sentences into windows according to the task's options."""

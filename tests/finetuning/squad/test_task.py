@@ -64,7 +64,7 @@ def test_metrics_of_windows_in_any_order_over_batches():
     task = task_of(max_length=16, max_question_length=4, doc_stride=4)
     prepared = split_of(("cat", CONTEXT, "The Cat"), ("mat", "the mat", "mats"), ("dog", "the mat", None))
     dataset = task.dataset_of(prepared, "valid")
-    task.datasets["valid"] = dataset
+    task.validated["valid"] = dataset
     first = int(np.flatnonzero(dataset.windows.question == 1)[0])
     cat = [piece for piece in range(10) if prepared.answer_text(0, piece, piece) == "cat"][0]
     rows = [(window, 0, 0, -9.0, 2.0) for window in range(first)]
@@ -91,7 +91,7 @@ def test_metrics_of_windows_in_any_order_over_batches():
 
 def test_metrics_of_an_unfinished_set_are_no_numbers():
     task = task_of()
-    task.datasets["valid"] = task.dataset_of(split_of(("cat", CONTEXT, "cat"), ("mat", CONTEXT, None)), "valid")
+    task.validated["valid"] = task.dataset_of(split_of(("cat", CONTEXT, "cat"), ("mat", CONTEXT, None)), "valid")
     found = metrics_of(task, np.array([(0, 1, 1, 0.0, 0.0)], dtype=WINDOW_DTYPE))
     assert np.isnan(found["best_f1"]) and np.isnan(found["exact"])
 
