@@ -19,7 +19,8 @@ from fairseq_maelm.corpus.splitting import Split, draw_split
 from fairseq_maelm.files.atomic import CorpusError, read_json, remove_partial_files, write_json
 from fairseq_maelm.files.prepared_folder import fingerprints, prepare_folder
 from fairseq_maelm.text.imported import open_encoder, vocabulary_files
-from fairseq_maelm.text.vocabulary import dictionary_symbols, load_sentencepiece
+from fairseq_maelm.text.sentencepiece_model import warn_of_export
+from fairseq_maelm.text.vocabulary import MODEL_FILE, dictionary_symbols, load_sentencepiece
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +92,14 @@ def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict
     if settings.sentencepiece_model is not None:
         dictionary_symbols(load_sentencepiece(settings.sentencepiece_model))
         files["sentencepiece_model"] = fingerprints([settings.sentencepiece_model])
+        warn_of_export(settings.sentencepiece_model)
     if settings.vocabulary is not None:
         open_encoder(settings.vocabulary)
-        files["vocabulary"] = fingerprints(vocabulary_files(settings.vocabulary))
+        own = vocabulary_files(settings.vocabulary)
+        files["vocabulary"] = fingerprints(own)
+        for file in own:
+            if file.name == MODEL_FILE:
+                warn_of_export(file)
     return {"settings": settings.resolved(), "files": files}
 
 

@@ -28,6 +28,7 @@ from fairseq_maelm.interop.tokenizer_test_strings import (
 )
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.mask_filling import masked_token_logits
+from fairseq_maelm.text.sentencepiece_model import read_model, user_defined_symbols
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS, MASK_SYMBOL
 
 logger = logging.getLogger(__name__)
@@ -335,6 +336,8 @@ def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
 
     special = tokenizer.all_special_tokens
     added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.content not in special]
+    if source.tokenizer_file.suffix != ".json":
+        added += user_defined_symbols(read_model(source.tokenizer_file))
     texts = list(filter(comparable, [*check_strings(source.dictionary, special), *added_token_strings(added)]))
     wrong = differences(expected, found, texts, has_ties(source.tokenizer_file))
     if wrong:

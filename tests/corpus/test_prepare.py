@@ -10,6 +10,7 @@ import pytest
 import sentencepiece
 
 from fairseq_maelm.corpus import CorpusError, prepare, read_documents, steps
+from fairseq_maelm.text.vocabulary import dictionary_text, load_sentencepiece
 
 from .texts import (
     DOCUMENTS,
@@ -136,6 +137,20 @@ def test_a_paragraph_of_which_a_brought_model_leaves_nothing_is_a_blank_line_as_
     assert (folder / "data" / "sentencepiece.bpe.model").read_bytes() == model.read_bytes()
     theirs = preprocess(folder, folder / "data", "valid", list(read_documents(folder / "valid.txt")), workers=1)
     assert (folder / "data" / "valid.bin").read_bytes() == (theirs / "train.bin").read_bytes()
+
+
+@pytest.mark.parametrize("option", ["sentencepiece_model", "vocabulary"])
+def test_a_vocabulary_that_no_export_takes_is_named_first(
+    option: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = folder / "own" / "sentencepiece.bpe.model"
+    model.parent.mkdir()
+    model.write_bytes(train_model(flat(DOCUMENTS), remove_extra_whitespaces=False))
+    (model.parent / "dict.txt").write_text(dictionary_text(load_sentencepiece(model)), encoding="utf-8")
+    given = {"sentencepiece_model": model} if option == "sentencepiece_model" else {"vocabulary": model.parent}
+    prepare(settings_for(folder, vocabulary_size=None, **given))
+    first = next(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert first.startswith(f"`maelm export` will refuse {model}, except with --format fairseq: its options of white")
 
 
 def test_the_vocabulary_is_trained_on_the_training_split_only(folder: Path) -> None:

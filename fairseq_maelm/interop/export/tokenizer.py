@@ -11,13 +11,17 @@ from fairseq.data import Dictionary
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
 from fairseq_maelm.text.dictionary import FILLER
 from fairseq_maelm.text.offsets import WORD_START
+from fairseq_maelm.text.sentencepiece_model import (
+    CONTROL,
+    UNIGRAM,
+    UNKNOWN_PIECE,
+    export_obstacles,
+    read_model,
+    user_defined_symbols,
+)
 from fairseq_maelm.text.tokenizer import ImportedTokenizer
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
-
-# Kinds of pieces and of models in sentencepiece's protocol buffers.
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
-_UNIGRAM, _BPE = 1, 2
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 # The white space of Python's \s, of which the \s of tokenizers lacks the four separators.
@@ -26,6 +30,8 @@ _WHITE_SPACE = "[\\s\\x1c-\\x1f\\x85]+"
 # marks of half-width kana, skin tones and tags. Not at the start, where removing a character shifts offsets.
 _ATTACHED = "(?=[\\p{M}\u200c\u200d\u0e33\u0eb3\uff9e\uff9f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f])(?!^)"
 _PART = "\x01"
+# Stand-ins of user-defined symbols during normalization, which no rule changes; in a text they are unknown characters.
+_STAND_INS, _OTHER_UNKNOWN = 0xF0000, "\U0010fffd"
 
 
 def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
@@ -51,13 +57,17 @@ def _imported(file: Path, dictionary: Dictionary) -> Any:
 
 
 def _of_sentencepiece(sentencepiece: Path, dictionary: Dictionary) -> Any:
-    from tokenizers import Tokenizer
+    from tokenizers import Regex, Tokenizer, pre_tokenizers
 
-    model = _read_model(sentencepiece)
+    model = read_model(sentencepiece)
     _check_expressible(model, dictionary, sentencepiece)
     tokenizer = Tokenizer(_model(model, dictionary))
     tokenizer.normalizer = _normalizer(model)
     _add_spaces_and_specials(tokenizer, bool(model.trainer_spec.byte_fallback), dictionary)
+    if symbols := user_defined_symbols(model):
+        # Added tokens would lose the white space before them.
+        found = pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, found])
     if tokenizer.get_vocab_size() != len(dictionary):
         raise ValueError(
             f"the exported tokenizer has {tokenizer.get_vocab_size()} symbols, but the dictionary has {len(dictionary)}"
@@ -65,27 +75,8 @@ def _of_sentencepiece(sentencepiece: Path, dictionary: Dictionary) -> Any:
     return tokenizer
 
 
-def _read_model(path: Path) -> Any:
-    try:
-        from sentencepiece import sentencepiece_model_pb2
-    except ImportError as error:
-        raise ValueError("reading a sentencepiece model needs protobuf: pip install 'fairseq_maelm[hf]'") from error
-    model = sentencepiece_model_pb2.ModelProto()
-    model.ParseFromString(path.read_bytes())
-    return model
-
-
 def _check_expressible(model: Any, dictionary: Dictionary, path: Path) -> None:
-    trainer, normalizer = model.trainer_spec, model.normalizer_spec
-    found = []
-    if trainer.model_type not in (_UNIGRAM, _BPE):
-        found.append("it is neither a byte-pair nor a unigram model")
-    if trainer.treat_whitespace_as_suffix:
-        found.append("it marks the ends of words")
-    if not (normalizer.add_dummy_prefix and normalizer.escape_whitespaces and normalizer.remove_extra_whitespaces):
-        found.append("its options of white space are not sentencepiece's defaults")
-    if any(piece.type == _USER_DEFINED for piece in model.pieces):
-        found.append("it has user-defined symbols")
+    found = export_obstacles(model)
     missing = [name for name in _scores(model) if name not in dictionary.indices]
     if missing:
         found.append(f"{len(missing)} of its pieces are not in dict.txt, such as {missing[0]!r}")
@@ -94,7 +85,7 @@ def _check_expressible(model: Any, dictionary: Dictionary, path: Path) -> None:
 
 
 def _scores(model: Any) -> dict[str, float]:
-    return {piece.piece: piece.score for piece in model.pieces if piece.type not in (_UNKNOWN, _CONTROL)}
+    return {piece.piece: piece.score for piece in model.pieces if piece.type not in (UNKNOWN_PIECE, CONTROL)}
 
 
 def _model(model: Any, dictionary: Dictionary) -> Any:
@@ -102,13 +93,15 @@ def _model(model: Any, dictionary: Dictionary) -> Any:
 
     scores, trainer = _scores(model), model.trainer_spec
     byte_fallback = bool(trainer.byte_fallback)
-    if trainer.model_type == _UNIGRAM:
+    if trainer.model_type == UNIGRAM:
         # Symbols that are not pieces get the lowest score of the model; a lower one would change the score of <unk>.
         lowest = min(scores.values())
         vocabulary = [(symbol, scores.get(symbol, lowest)) for symbol in dictionary.symbols]
         return Unigram(vocabulary, unk_id=dictionary.unk(), byte_fallback=byte_fallback)
     # All merges of two pieces into a third, best first: sentencepiece ranks them by the score of the third piece alone.
-    pieces = sorted((piece for piece in scores if not _BYTE.fullmatch(piece)), key=lambda piece: -scores[piece])
+    symbols = user_defined_symbols(model)
+    whole = {*symbols, *filter(_BYTE.fullmatch, scores)}
+    pieces = sorted((piece for piece in scores if piece not in whole), key=lambda piece: -scores[piece])
     halves = ((piece[:place], piece[place:]) for piece in pieces for place in range(1, len(piece)))
     return BPE(
         {symbol: index for index, symbol in enumerate(dictionary.symbols)},
@@ -116,6 +109,8 @@ def _model(model: Any, dictionary: Dictionary) -> Any:
         unk_token=FAIRSEQ_SYMBOLS[dictionary.unk()],
         fuse_unk=True,
         byte_fallback=byte_fallback,
+        # Symbols are words of their own, which no merge makes.
+        ignore_merges=bool(symbols),
     )
 
 
@@ -129,13 +124,33 @@ def _normalizer(model: Any) -> Any:
         compiled = Precompiled(charsmap)
         # Precompiled of tokenizers drops marks that are attached to a character that it changes. Composing first keeps
         # most marks; the others are separated by a control character, which the rules remove.
-        steps.append(NFC())
+        rules: list[Any] = [NFC()]
         if compiled.normalize_str(f"a{_PART}b") == "ab":
-            steps.append(Replace(Regex(_ATTACHED), _PART))
-        steps.append(compiled)
+            rules.append(Replace(Regex(_ATTACHED), _PART))
+        rules.append(compiled)
+        changed = [symbol for symbol in user_defined_symbols(model) if Sequence(rules).normalize_str(symbol) != symbol]
+        steps += _around(rules, changed)
     # The left side is not stripped, because Metaspace would no longer recognize the beginning of the text.
     steps += [Replace(Regex(f"[ {WORD_START}]+$"), ""), Replace(Regex(" {2,}"), " ")]
     return Sequence(steps)
+
+
+def _around(rules: list[Any], symbols: list[str]) -> list[Any]:
+    """Return rules that leave symbols as they are, which have stand-ins in the meantime, as in sentencepiece.
+
+    Characters are replaced one by one, because other replacements shift the offsets in the text.
+    """
+    from tokenizers import Regex
+    from tokenizers.normalizers import Replace
+
+    stand_ins = {each: chr(_STAND_INS + number) for number, each in enumerate(sorted(set("".join(symbols))))}
+    before = [Replace(stand_in, _OTHER_UNKNOWN) for stand_in in stand_ins.values()]
+    for symbol in symbols:
+        for place, each in enumerate(symbol):
+            done = "".join(stand_ins[other] for other in symbol[:place])
+            rest = re.escape(symbol[place + 1 :])
+            before.append(Replace(Regex(f"(?<={done}){re.escape(each)}(?={rest})"), stand_ins[each]))
+    return [*before, *rules, *(Replace(stand_in, each) for each, stand_in in stand_ins.items())]
 
 
 def _add_spaces_and_specials(tokenizer: Any, byte_fallback: bool, dictionary: Dictionary) -> None:
@@ -216,4 +231,4 @@ def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[s
 
 def has_ties(file: Path) -> bool:
     """Return True for sentencepiece unigram models, where several segmentations may have the same best score."""
-    return file.suffix != ".json" and bool(_read_model(file).trainer_spec.model_type == _UNIGRAM)
+    return file.suffix != ".json" and bool(read_model(file).trainer_spec.model_type == UNIGRAM)

@@ -21,12 +21,21 @@ from interop.export.texts import LINES
 
 pytest.importorskip("tokenizers")
 
+# Upper case, which an uncased vocabulary does not change in these, and one that is a part of another.
+SYMBOLS = ["[name]", "[NAME]", "[E1]", "<tag>", "E1"]
 KINDS = {
     "uncased": {},
     "cased with bytes": {"normalization_rule_name": "nmt_nfkc", "byte_fallback": True, "vocab_size": 900},
     "unigram": {"model_type": "unigram", "vocab_size": 420},
     "unchanged text": {"normalization_rule_name": "identity"},
     "shuffled": {},
+    "symbols": {"user_defined_symbols": SYMBOLS},
+    "cased symbols": {
+        "user_defined_symbols": SYMBOLS,
+        "model_type": "unigram",
+        "normalization_rule_name": "nmt_nfkc",
+        "vocab_size": 420,
+    },
 }
 
 
@@ -86,6 +95,19 @@ def test_text_of_many_languages_has_the_ids_of_the_prepared_corpus(readers, kind
     for line, ids in zip(lines, prepared):
         found = [*both.exported(line), both.dictionary.eos()]
         assert sorted(found) == sorted(ids.tolist()) if both.ties else found == ids.tolist()
+
+
+@pytest.mark.parametrize("kind", ["symbols", "cased symbols"])
+@settings(max_examples=200, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(st.sampled_from([*SYMBOLS, "[Name]", "[e1]", "old", " ", "  ", "\n", "<mask>", " <mask>", "["])))
+def test_user_defined_symbols_are_found_everywhere(readers, kind: str, parts: list[str]) -> None:
+    assert readers(kind).differences(["".join(parts)]) == []
+
+
+def test_places_of_user_defined_symbols_stay_true(readers) -> None:
+    encoded = readers("symbols").tokenizer.encode("[NAME] and [E1]", add_special_tokens=False)
+    places = dict(zip(encoded.tokens, encoded.offsets))
+    assert places["[NAME]"] == (0, 6) and places["[E1]"] == (11, 15)
 
 
 # Without marks, which MAY_DIFFER after some letters, joiners, controls and characters that become spaces.
@@ -154,7 +176,8 @@ def test_text_comes_back(readers, kind: str) -> None:
         ({"model_type": "char"}, "neither a byte-pair nor a unigram"),
         ({"add_dummy_prefix": False}, "options of white space are not"),
         ({"remove_extra_whitespaces": False}, "options of white space are not"),
-        ({"user_defined_symbols": ["[name]"]}, "user-defined symbols"),
+        ({"user_defined_symbols": ["[a]", "]b"]}, r"symbols '\[a\]' and '\]b' can overlap"),
+        ({"user_defined_symbols": ["x\u2581y"]}, "has a mark of white space"),
     ],
 )
 def test_models_that_tokenizer_json_cannot_express_are_refused(tmp_path: Path, options: dict, message: str) -> None:
