@@ -38,6 +38,14 @@ def find_damage(path: Path) -> str | None:
     return find_danger(path) or _damaged_record(path)
 
 
+def weights_alone(path: Path) -> str:
+    """Describe a file of weights that another library saved without their configuration, and what to do."""
+    return (
+        "holds weights without their configuration: give the folder of a checkpoint, which `maelm import "
+        f"{path.parent} --output FOLDER` writes"
+    )
+
+
 def find_danger(path: Path) -> str | None:
     """Describe why a file is incomplete, or unsafe even with ``weights_only=True``; return None for a safe file.
 
@@ -53,7 +61,7 @@ def find_danger(path: Path) -> str | None:
     if os.path.getsize(path) == 0:
         return "is empty"
     if path.suffix == ".safetensors":
-        return f"holds weights without their configuration: give the folder {path.parent}"
+        return weights_alone(path)
     with open(path, "rb") as stream:
         begins = stream.read(len(_FIRST)) == _FIRST
         stream.seek(-min(_LAST_SIZE, os.path.getsize(path)), os.SEEK_END)

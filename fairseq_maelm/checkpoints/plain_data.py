@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_maelm.checkpoints.folder import read_folder
-from fairseq_maelm.checkpoints.integrity import find_damage, find_danger
+from fairseq_maelm.checkpoints.integrity import find_damage, find_danger, weights_alone
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 
 # fairseq's own configuration has three levels and some 300 values.
@@ -64,6 +64,8 @@ def read_state(path: Path, mapped: bool = False) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     state = _read_folder(path) if path.name == CHECKPOINT_FILE else load_plain(path, mapped)
+    if isinstance(state, dict) and state and all(map(torch.is_tensor, state.values())):
+        raise CheckpointError(f"{path} {weights_alone(path)}")
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f'{path} is not a checkpoint of fairseq: it holds no weights under "model"')
     return state

@@ -23,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_output(parser, "new folder")
     add_vocabulary(parser)
+    parser.add_argument(
+        "--symbols",
+        choices=("letters", "words"),
+        help="for a checkpoint without tokenizer, what the symbols of its dict.txt are in a text: letters, or words "
+        "between spaces (default: letters if all are single characters, and words if they are not parts of words)",
+    )
     parser.add_argument("--download", action="store_true", help="download SOURCE from the Hugging Face Hub")
 
 
@@ -31,7 +37,8 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_maelm.interop.importing.run import download, import_model
 
     path = download(args.source) if args.download else Path(args.source)
-    imported = import_model(path, args.output, args.vocabulary, args.source if args.download else None)
+    name = args.source if args.download else None
+    imported = import_model(path, args.output, args.vocabulary, name, args.symbols)
     for agreement in imported.agreements:
         sys.stdout.write(f"{agreement.describe()}\n")
     sys.stdout.write(
@@ -40,4 +47,7 @@ def run(args: argparse.Namespace) -> None:
         f"continued pretraining: --task maelm {' '.join(imported.task_options)}\n"
     )
     if not imported.reads_text:
-        sys.stdout.write("text: the source has no tokenizer; train on data that was binarized with its dict.txt\n")
+        sys.stdout.write(
+            "text: the source has no tokenizer; put it next to dict.txt, or give --symbols words for texts cut "
+            "into its symbols, or train on data that was binarized with its dict.txt\n"
+        )

@@ -158,6 +158,18 @@ class MaelmModel(FairseqTextModel):
             return self.decoder(full, visible, self.encoder, layout, output_at)
         return full if output_at is None or visible.output_at is not None else output_at.take(full)
 
+    def why_no_lm_head(self) -> str:
+        """Return the message for programs that need the LM head that this model lacks."""
+        if self.classification_heads:
+            return (
+                "the checkpoint has no LM head, because fine-tuning without a prompt removes it: give a pretrained "
+                "checkpoint, or one fine-tuned with a prompt"
+            )
+        return (
+            "the checkpoint is an encoder without LM head, like the model that it was imported from: `maelm pretrain "
+            "DATA --checkpoint FOLDER` trains one"
+        )
+
     def predict(
         self, decoded: Tensor, layout: Layout | None, target: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
@@ -166,10 +178,7 @@ class MaelmModel(FairseqTextModel):
         ``decoded`` has all positions or only the predicted ones. With a target, it must have only the predicted ones.
         """
         if self.lm_head is None:
-            raise ValueError(
-                "this model was built for fine-tuning and has no LM head: load the pretrained checkpoint to predict "
-                "masked tokens"
-            )
+            raise ValueError(self.why_no_lm_head())
         embedding = self.encoder.embed_tokens.weight
         if target is not None:
             loss, correct = self.lm_head.loss(decoded, embedding, target)

@@ -46,10 +46,7 @@ class CheckpointScorer:
         self._hub, self.model = hub, hub.model
         self.view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
         if hub.model.lm_head is None:
-            raise ValueError(
-                "the checkpoint has no LM head (fine-tuning without a prompt removes it): give a pretrained "
-                "checkpoint, or one fine-tuned with a prompt"
-            )
+            raise ValueError(hub.model.why_no_lm_head())
         if hub.model.decoder is not None and hub.model.decoder.autoregressive:
             raise ValueError("the model's decoder reads from left to right, so it cannot predict hidden tokens")
         if self.view.masked_input in ("random", "random_kept"):

@@ -90,10 +90,10 @@ class ImportedTokenizer:
     def encode(self, text: str) -> list[int]:
         """Encode text with the library tokenizers, without special symbols around it.
 
-        In a text with ``<mask>``, other special symbols such as "</s>" are recognized too; in texts without masks they
-        are ordinary text.
+        In a text with ``<mask>``, or the source's own spelling of it, other special symbols such as "</s>" are
+        recognized too; in texts without masks they are ordinary text.
         """
-        if MASK not in text:
+        if MASK not in text and self.mask_text not in text:
             return self.encoder.number_of[self.encoder.model_tokens([text])[0]].tolist()
         self._tokenizer.encode_special_tokens = False
         try:

@@ -56,8 +56,8 @@ pretrain {data} --checkpoint {pretrained} --output {new} --set batch-sequences=f
 pretrain {data} --checkpoint {pretrained} --output {new} --set passes=0 | passes must be a number above 0
 pretrain {data} --checkpoint {pretrained} --output {new} --set sequence-length=999 | has \d+ positions, so give at most
 pretrain {data} --checkpoint {pretrained} --output {new} --set max-positions=32 | --max-positions 32 contradicts the
-fill '<mask>' --checkpoint {hf}/model.safetensors --vocabulary {data} | holds weights without .*: give the folder \S*hf
-import {hf}/model.safetensors --output {new} | holds weights without their configuration: give the folder \S*hf
+fill '<mask>' --checkpoint {hf}/model.safetensors --vocabulary {data} | holds weights without .* `maelm import \S*hf
+import {hf}/model.safetensors --output {new} | holds weights without .* `maelm import \S*hf
 pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | is not a multiple of .* --set batch-sequences=
 pretrain {data} --output {folder} --recipe tiny --replace | --replace would rename \S* with \S*data, which
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds

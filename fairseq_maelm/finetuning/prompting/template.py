@@ -10,7 +10,8 @@ A template is text with variables between asterisks, such as ``*cls**sent_0*_It_
     *sentl_0*          with its first character in lower case; *sentu_0* in upper case
     *sent-_0*          without its last character, usually the full stop
 
-Modifiers combine in this order: *+sentl-_1*. In the text between variables, "_" stands for a space.
+Modifiers combine in this order: *+sentl-_1*. In the text between variables, "_" stands for a space. <mask> and [MASK],
+the spellings of models, are other names of *mask*.
 """
 
 import re
@@ -49,7 +50,7 @@ class Segment(NamedTuple):
 
 def parse_template(template: str) -> tuple[Part, ...]:
     """Split a template into its parts; raise ValueError if the template is invalid."""
-    pieces = template.split("*")
+    pieces = re.sub(r"<mask>|\[MASK\]", "*mask*", template).split("*")
     if len(pieces) % 2 == 0:
         raise ValueError(f"the template {template!r} has an unpaired asterisk: write variables as *name*")
     parts = []

@@ -1,5 +1,6 @@
 """Import checkpoints of fairseq's `--arch roberta`: RoBERTa, XLM-R, CamemBERT and others."""
 
+import logging
 import re
 from argparse import Namespace
 from dataclasses import dataclass
@@ -15,23 +16,36 @@ from torch import Tensor
 
 from fairseq_maelm.checkpoints.plain_data import check_weights, declared_options, plain_sections, read_state, shown
 from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
-from fairseq_maelm.fairseq_fixes.untrusted_models import OF_FAIRSEQ, other_names
+from fairseq_maelm.fairseq_fixes.untrusted_models import OF_FAIRSEQ
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.interop.compare_outputs import STATES, scores_of
-from fairseq_maelm.interop.importing.source import Source, SourceVocabulary, refuse
+from fairseq_maelm.interop.importing.source import Source, SourceVocabulary, refuse, without_prefix
+from fairseq_maelm.interop.importing.symbols import (
+    LETTERS,
+    WORDS,
+    adjacent_tokenizer,
+    kind_of_symbols,
+    symbol_tokenizer,
+    with_special_tokens,
+)
 from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MASK_SYMBOL, MODEL_FILE
 
+logger = logging.getLogger(__name__)
+
 # GPT-2's byte pairs, which fairseq's hub adds to its RoBERTa; their numbers are the symbols of dict.txt.
 GPT2_FILES = ("encoder.json", "vocab.bpe")
+
+_CUTS = {LETTERS: "which are letters", WORDS: "which spaces separate"}
 
 _ENCODER = "encoder.sentence_encoder"
 _SIZES = {
     "encoder_embed_dim": (f"{_ENCODER}.embed_tokens.weight", 1),
     "encoder_ffn_embed_dim": (f"{_ENCODER}.layers.0.fc1.weight", 0),
 }
+_NOT_IN_WEIGHTS = ("encoder_attention_heads", "activation_fn")
 
 
 @dataclass
@@ -53,22 +67,23 @@ class RobertaOptions:
     encoder_layers_to_keep: str | None
 
 
-def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
-    """Read a checkpoint of fairseq's model roberta, by default with the dictionary and tokenizer in its folder."""
+def open_checkpoint(path: Path, vocabulary: Path | None, symbols: str | None = None) -> Source:
+    """Read a checkpoint of fairseq's model roberta, by default with the dictionary and tokenizer in its folder.
+
+    ``symbols`` says how texts are cut into the symbols of the dictionary: ``LETTERS`` or ``WORDS``; by default, by a
+    tokenizer in its folder, or else as the symbols look.
+    """
     folder = vocabulary or path.parent
     state = read_state(path)
     sections = plain_sections(state, path)
     check_weights(state["model"], path)
-    # fairseq would build any task and model, and some of these evaluate their options as code.
-    for section, name in other_names(sections):
-        raise refuse(path, f"its {section} must be one of {', '.join(OF_FAIRSEQ[section])}, not {shown(name)}")
     if not (folder / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(
             f"there is no {DICTIONARY_FILE} in {folder}: with --vocabulary, give the folder of the dictionary with "
             "which the checkpoint was trained"
         )
     dictionary = load_dictionary(str(folder))
-    model = _build(path, sections["model"], state["model"], dictionary)
+    model = _build(path, sections["model"], without_prefix(state["model"]), dictionary)
     options = _model_options(path, model)
     first_position = model.encoder.sentence_encoder.padding_idx + 1
     mask = dictionary.index(MASK_SYMBOL)
@@ -82,7 +97,7 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
         options=options,
         architecture="masked-lm",
         weights=take_weights(model.state_dict(), FAIRSEQ_ROBERTA, options, "masked-lm", first_position=first_position),
-        vocabulary=_read_vocabulary(folder, dictionary),
+        vocabulary=_read_vocabulary(folder, dictionary, symbols),
         compute=compute,
         facts={"kind": "fairseq roberta", f"SHA-256 of {path.name}": sha256_of(path)},
     )
@@ -92,7 +107,14 @@ def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dict
     """Build the source's model from its options and load the weights, whose sizes must match."""
     # The first versions of fairseq's RoBERTa named the encoder a decoder.
     renamed = {re.sub(r"^decoder\.", "encoder.", name): weight for name, weight in weights.items()}
+    if f"{_ENCODER}.embed_tokens.weight" not in renamed:
+        raise refuse(path, f"its weights are not those of a RoBERTa; its model is {shown(options.get('_name'))}")
     args = Namespace(**declared_options(options, RobertaOptions, path, "model"))
+    if options.get("_name") not in OF_FAIRSEQ["model"]:
+        # The defaults of an architecture of another plugin are unknown, and weights do not show these options.
+        for name in _NOT_IN_WEIGHTS:
+            if name not in options:
+                raise refuse(path, f"it does not record {name}, and its model {shown(options.get('_name'))} is unknown")
     base_architecture(args)
     check_depth(path, "encoder_layers", args.encoder_layers, renamed, f"{_ENCODER}.layers.")
     check_sizes(path, args, renamed, _SIZES)
@@ -142,21 +164,31 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
     }
 
 
-def _read_vocabulary(folder: Path, dictionary: Dictionary) -> SourceVocabulary:
+def _read_vocabulary(folder: Path, dictionary: Dictionary, kind: str | None) -> SourceVocabulary:
     if dictionary.index(MASK_SYMBOL) != len(dictionary) - 1:
         raise refuse(folder, "<mask> is not the last symbol of its dictionary")
     symbols = dictionary.symbols[dictionary.nspecial : -1]
-    files: dict[str, bytes] = {}
-    if (folder / MODEL_FILE).is_file():
-        files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
-    elif all((folder / name).is_file() for name in GPT2_FILES):
-        files[TOKENIZER_FILE] = _gpt2_tokenizer(folder, dictionary).encode("utf-8")
-    return SourceVocabulary(list(range(len(dictionary))), symbols, files)
+    if not symbols:
+        raise refuse(folder, "its dict.txt has no symbols")
+    order = list(range(len(dictionary)))
+    if kind is None and (folder / MODEL_FILE).is_file():
+        return SourceVocabulary(order, symbols, {MODEL_FILE: (folder / MODEL_FILE).read_bytes()})
+    if kind is None and all((folder / name).is_file() for name in GPT2_FILES):
+        tokenizer = _gpt2_tokenizer(folder, dictionary)
+    elif kind is None and (folder / TOKENIZER_FILE).is_file():
+        tokenizer = adjacent_tokenizer(folder, dictionary)
+    else:
+        cut = kind or kind_of_symbols(symbols)
+        if cut is None:
+            return SourceVocabulary(order, symbols, {})
+        logger.info("texts are cut into the symbols of dict.txt, %s; --symbols decides", _CUTS[cut])
+        tokenizer = symbol_tokenizer(dictionary, cut)
+    return SourceVocabulary(order, symbols, {TOKENIZER_FILE: tokenizer.encode("utf-8")})
 
 
 def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
     """Return a tokenizer.json for GPT-2's byte-pair encoding with the dictionary's ids."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     pieces: dict[str, int] = read_json(folder / GPT2_FILES[0])
     numbers = {piece: dictionary.index(str(number)) for piece, number in pieces.items() if piece != "<|endoftext|>"}
@@ -169,10 +201,4 @@ def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
     tokenizer = Tokenizer(models.BPE(vocab={**special, **numbers}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", dictionary.eos()), ("<s>", dictionary.bos()), add_prefix_space=False
-    )
-    tokenizer.add_special_tokens(
-        [AddedToken(symbol, lstrip=symbol == MASK_SYMBOL, normalized=False, special=True) for symbol in special]
-    )
-    return str(tokenizer.to_str())
+    return with_special_tokens(tokenizer, dictionary)

@@ -20,7 +20,7 @@ from fairseq_maelm.interop.importing.huggingface_config import (
     read_config,
 )
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
-from fairseq_maelm.interop.importing.source import Source, refuse
+from fairseq_maelm.interop.importing.source import Source, refuse, without_prefix
 from fairseq_maelm.interop.source_files import kept_files, kept_weights
 
 logger = logging.getLogger(__name__)
@@ -139,6 +139,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
         if not file.is_file():
             raise FileNotFoundError(f"there is no {file}, which {name} lists")
         weights |= _read_file(file)
+    weights = without_prefix(weights)
     prefixes = sorted({family.prefix for family in FAMILIES.values()})
     bases = {each: next((prefix for prefix in prefixes if each.startswith(prefix)), "") for each in weights}
     return {_current(each.removeprefix(bases[each])): weight.float() for each, weight in weights.items()}, files

@@ -58,7 +58,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read ``config.json``, and refuse a configuration that our encoder cannot compute."""
     path = folder / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"there is no config.json in {folder}: give a folder that save_pretrained wrote")
+        files = sorted(file.name for file in folder.glob("*.pt"))
+        wanted = f"one of its checkpoints, {', '.join(files[:5])}" if files else "a folder that save_pretrained wrote"
+        raise FileNotFoundError(f"there is no config.json in {folder}: give {wanted}")
     config = read_json(path)
     kind = str(config.get("model_type"))
     common_names = {theirs: common for common, theirs in SETTING_NAMES.get(kind, {}).items()}

@@ -54,10 +54,14 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     if max(numbers.values()) >= rows:
         raise refuse(
-            folder, f"its tokenizer has the id {max(numbers.values())}, but its model has only {rows} embeddings"
+            folder,
+            f"its tokenizer has the id {max(numbers.values())}, but its model has only {rows} embeddings. If tokens "
+            "were added, model.resize_token_embeddings(len(tokenizer)) gives them rows",
         )
-    named = _named_tokens(folder)
-    special = _special_numbers(folder, numbers, named, like_bert)
+    named = named_tokens(folder)
+    special = special_numbers(folder, numbers, named, like_bert)
+    if not set(numbers.values()) - set(special.values()):
+        raise refuse(folder, "its tokenizer has special tokens alone, so that every text would be unknown")
     if pad not in (None, special["<pad>"]):
         raise refuse(folder, f"the id of padding is {special['<pad>']} in its tokenizer, but {pad} in its model")
     first, last = [special[symbol] for symbol in FAIRSEQ_SYMBOLS], special[MASK_SYMBOL]
@@ -154,7 +158,7 @@ def _text_of(token: Any) -> Any:
     return token.get("content") if isinstance(token, dict) else token
 
 
-def _named_tokens(folder: Path) -> dict[str, Any]:
+def named_tokens(folder: Path) -> dict[str, Any]:
     """Return the settings of the tokenizer, which name its special tokens."""
     named: dict[str, Any] = {}
     for name in ("special_tokens_map.json", _SETTINGS):
@@ -163,7 +167,7 @@ def _named_tokens(folder: Path) -> dict[str, Any]:
     return named
 
 
-def _special_numbers(folder: Path, numbers: dict[str, int], named: dict[str, Any], like_bert: bool) -> dict[str, int]:
+def special_numbers(folder: Path, numbers: dict[str, int], named: dict[str, Any], like_bert: bool) -> dict[str, int]:
     """Return the source's id for each of our special symbols."""
     found: dict[str, int] = {}
     for symbol, (roles, spellings) in _ROLES.items():

@@ -60,7 +60,9 @@ def download(name: str) -> Path:
     return folder
 
 
-def import_model(path: Path, output: Path, vocabulary: Path | None = None, name: str | None = None) -> Imported:
+def import_model(
+    path: Path, output: Path, vocabulary: Path | None = None, name: str | None = None, symbols: str | None = None
+) -> Imported:
     """Import a model into a new folder, which appears only after its verification.
 
     Args:
@@ -68,6 +70,7 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
         output: folder to write, which must not exist.
         vocabulary: for a checkpoint, the folder of its dict.txt; by default the checkpoint's folder.
         name: name of the source for the records; by default the last part of the path.
+        symbols: for a checkpoint, how texts are cut into the symbols of dict.txt; see ``open_checkpoint``.
 
     Raises:
         FileNotFoundError: a file of the source is missing.
@@ -80,12 +83,13 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
         if path.is_file():
             from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint
 
-            source = open_checkpoint(path, vocabulary)
+            source = open_checkpoint(path, vocabulary, symbols)
         elif path.is_dir():
             from fairseq_maelm.interop.importing.huggingface import open_folder
 
-            if vocabulary is not None:
-                raise UsageError(f"--vocabulary is for checkpoint files, but {path} is a folder: omit the option")
+            for option, value in (("--vocabulary", vocabulary), ("--symbols", symbols)):
+                if value is not None:
+                    raise UsageError(f"{option} is for checkpoint files, but {path} is a folder: omit the option")
             source = open_folder(path)
         else:
             raise FileNotFoundError(

@@ -39,3 +39,10 @@ MLM_TASK: dict[str, Any] = {"masked_input": "kept", "leave_unmasked_prob": 0.1, 
 def refuse(path: Any, reason: str) -> ValueError:
     """Return the error to raise if a source cannot be imported, with the reason."""
     return ValueError(f"{path} cannot be imported exactly: {reason}")
+
+
+def without_prefix(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights by their names without the prefix "module.", which torch's DataParallel puts before all names."""
+    if not all(name.startswith("module.") for name in weights):
+        return weights
+    return {name.removeprefix("module."): weight for name, weight in weights.items()}

@@ -51,6 +51,11 @@ def test_the_templates_of_glue(task):
 def test_the_signs_of_the_language(template, text):
     sentences = ("it Is.", "No")
     parts = parse_template(template)
+    assert (
+        parts
+        == parse_template(template.replace("*mask*", "<mask>"))
+        == parse_template(template.replace("*mask*", "[MASK]"))
+    )
     count = 2 if "_1" in template else 1
     assert spell(render(parts, sentences[:count])) == text
 

@@ -147,6 +147,13 @@ def test_an_encoder_without_lm_head_goes_in_and_out(kind: str, family: str, tmp_
     assert before.keys() == after.keys() and len(before) > 20
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
     assert {name: (done.folder / name).read_text() for name in files} == files
+    with pytest.raises(ValueError, match="an encoder without LM head, like the model that it was imported from"):
+        MaelmModel.from_pretrained(str(tmp_path / "imported")).fill_mask("The <mask>.")
+
+
+def test_masks_are_written_as_in_the_source_or_here(tmp_path: Path) -> None:
+    hub = MaelmModel.from_pretrained(str(import_model(sources.bert(tmp_path / "source"), tmp_path / "imported").folder))
+    assert hub.fill_mask("the [MASK] takes a [MASK].") == hub.fill_mask("the <mask> takes a <mask>.")
 
 
 def test_transformers_default_of_layer_norm_is_carried(tmp_path: Path) -> None:
