@@ -55,7 +55,7 @@ class AnalysisSettings:
         group=_RUN,
     )
     data: Path | None = option(None, help="prepared data folder", metavar="FOLDER", type=existing_path, group=_TEXT)
-    split: str = option("valid", help="split of --data to analyze", group=_TEXT)
+    split: str = option("", help="split of --data to analyze (default: valid)", group=_TEXT)
     text: Path | None = option(
         None, help="text file to analyze instead of --data: one paragraph per line, a blank line between documents",
         metavar="FILE", type=existing_path, group=_TEXT,
@@ -81,6 +81,9 @@ class AnalysisSettings:
     def __post_init__(self) -> None:
         if self.data is None and self.text is None:
             raise ValueError("there is no text to analyze: give --data or --text")
+        if self.split and self.text is not None:
+            raise ValueError("--split is a part of --data, but --text is analyzed instead: omit one of them")
+        object.__setattr__(self, "split", self.split or "valid")
         # Refuses impossible probabilities before any model is loaded.
         no_tokens = np.empty(0, dtype=np.int64)
         MaskingScheme(self.mask_prob, no_tokens, self.leave_unmasked_prob, self.random_token_prob)

@@ -90,15 +90,15 @@ def run(args: argparse.Namespace) -> None:
         if args.input == STANDARD_INPUT:
             args.input = _stored_input(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         predicted = predict_input(name, args)
-    if args.report and not predicted.right:
-        needs = "give an input that has labels" if predicted.metrics is None else "omit it, the model predicts none"
-        raise UsageError(f"--report compares predicted labels with the right ones: {needs}")
     if args.output is None:
         sys.stdout.write(predicted.text)
     else:
         write_bytes(args.output, predicted.text.encode("utf-8"))
-    if args.report:
+    if args.report and predicted.right:
         sys.stdout.write(report_on_classes(predicted.right, predicted.labels))
+    elif args.report:
+        why = "the input has no labels" if predicted.metrics is None else "the model predicts no labels"
+        logger.warning("there is no report: %s", why)
     if predicted.metrics is not None:
         if doubt := doubt_about(predicted.metrics, predicted.right):
             logger.warning("%s", doubt)

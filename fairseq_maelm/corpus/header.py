@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairseq_maelm.files.atomic import CorpusError
 
 # Usual names of columns without digits and punctuation, so that "sentence1", "gold_label" and "#1 String" are covered.
 _OF_TEXTS = """
@@ -38,9 +41,11 @@ def header_reason(texts: Sequence[str], label: str, counts: Mapping[str, int]) -
     return None
 
 
-def names_columns(cells: Sequence[str]) -> bool:
-    """Return whether all cells of a table's first row are usual names of columns."""
-    return all(_plain(cell) in _NAMES_OF_TEXTS | _NAMES_OF_LABELS | {"id", "index"} for cell in cells)
+def refuse_header(place: str, cells: Any, certain: bool = False) -> None:
+    """Raise a CorpusError if all cells of a table's first row are usual names of columns, or if ``certain``."""
+    names = _NAMES_OF_TEXTS | _NAMES_OF_LABELS | {"id", "index"}
+    if certain or (not isinstance(cells, dict) and all(_plain(cell) in names for cell in cells)):
+        raise CorpusError(f"{place} looks like a header: name the columns with --text and --label, or remove the line")
 
 
 def _plain(cell: str) -> str:

@@ -15,6 +15,24 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
 _LEAVES_NO_TOKEN = " \u061c\u200b\u200c\u200e\u200f\u2581\ufffd"
 
 
+# A long run that may hold combining marks. These are never word characters, and none is below U+0300.
+_LONG_RUN = re.compile(r"[^\w\s\x00-\u02ff]{64,}")
+
+
+def _ordered(run: re.Match[str]) -> str:
+    """Decompose a run of characters, and sort the marks after each base character by their combining class.
+
+    unicodedata sorts by insertion, which takes quadratic time unless the marks are in order.
+    """
+    starters = 0
+    keys: list[tuple[int, int, str]] = []
+    for mark in "".join(unicodedata.normalize("NFD", character) for character in run[0]):
+        order = unicodedata.combining(mark)
+        starters += order == 0
+        keys.append((starters, order, mark))
+    return "".join(mark for *_, mark in sorted(keys, key=lambda key: key[:2]))
+
+
 def clean_text(text: str) -> str:
     """Return the normal form of one paragraph: Unicode NFC, with single spaces between words and none at the ends.
 
@@ -23,7 +41,7 @@ def clean_text(text: str) -> str:
     cleaning once.
     """
     if not text.isascii():
-        text = unicodedata.normalize("NFC", text)
+        text = unicodedata.normalize("NFC", _LONG_RUN.sub(_ordered, text))
     text = " ".join(_CONTROL.sub(" ", text).split())
     return text if text.strip(_LEAVES_NO_TOKEN) else ""
 

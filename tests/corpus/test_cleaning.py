@@ -44,6 +44,23 @@ def test_cleaning_is_normal_and_final(text: str) -> None:
     assert not any(unicodedata.category(character) == "Cc" for character in cleaned)
 
 
+# Letters, marks of several classes, characters that decompose, and others.
+MARKS = "ea\u1ec7\uac00\u11a8\u0301\u0316\u0323\u0344\u0345\u05b0\u0f73\u0f75\u302e\u2014"
+
+
+@given(st.text(st.sampled_from(MARKS), min_size=80))
+def test_long_runs_of_marks_have_their_normal_form(text: str) -> None:
+    assert clean_text(text) == unicodedata.normalize("NFC", text)
+
+
+def test_marks_are_sorted_before_they_are_normalized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """unicodedata itself takes quadratic time for marks that are not in order."""
+    plain, given = unicodedata.normalize, []
+    monkeypatch.setattr(unicodedata, "normalize", lambda form, text: given.append(text) or plain(form, text))
+    clean_text("e" + "\u0301\u0316" * 99)
+    assert given[-1] == "e" + "\u0316" * 99 + "\u0301" * 99
+
+
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nmt_nfkc_cf"])
 def test_every_character_that_is_left_gives_a_token(rule: str) -> None:
     """An empty sequence in the data would be read as a blank line, and so split its document."""

@@ -21,7 +21,6 @@ predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, but .* h
 predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'
 predict {semicolons.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | give --delimiter ';'
 predict {twice.csv} --text t --label u --checkpoint {classifier} --vocabulary {sentences} | has no column 'u', only
-predict {squad.json} --report --checkpoint {reader} --vocabulary {squad} | --report compares .*: omit it
 prepare sentences --train {twice.csv} --text t --label u --vocabulary {data} --output {new} | has no column 'u', only
 predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
 fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | 'no mask' has no <mask> to fill
@@ -95,6 +94,10 @@ evaluate squad {squad.json} {predictions.json} --null-odds {odds.json} --squad-v
 predict {text.txt} --keep-labels --checkpoint {tagger} --vocabulary {tagging} | plain text has no labels
 predict {words.conll} --column UPOS --checkpoint {tagger} --vocabulary {tagging} | must be a number
 analyze --checkpoint a={pretrained} --checkpoint a={pretrained} --data {data} --output {new} | models are named a
+analyze --checkpoint a={pretrained} --text {text.txt} --data {data} --split x --output {new} | --split is a part of
+prepare sentences --train {pairs.tsv} --valid {pairs.tsv} --valid-fraction 0 --vocabulary {data} --output {new} | omit
+prepare sentences --train {pairs.tsv} --valid {pairs.tsv} --seed 2 --vocabulary {data} --output {new} | no effect
+predict {header.tsv} --checkpoint {pretrained} --vocabulary {data} --prompt {prompt.json} --several-pieces | a header
 analyze --checkpoint a={pretrained} --data {data} --output {new} --layers 0 9 | has no layer 9
 probe --checkpoint a={pretrained} --vocabulary {data} --output {new} | nothing to probe
 probe --checkpoint a={pretrained} --tasks {sentences} --vocabulary {data} --output {new} --layers 9 | has no layer 9

@@ -47,6 +47,13 @@ def test_standard_input_is_read_like_a_file(command: str, world: World, monkeypa
     assert world.run(f"{program} - {rest}") == world.run(GOOD[command])
 
 
+@pytest.mark.parametrize("command", ["predict text.txt classifier sentences", "predict squad.json reader squad"])
+def test_predictions_are_kept_without_a_report(command: str, world: World) -> None:
+    _, name, checkpoint, vocabulary = command.split()
+    line = f"predict {{{name}}} --checkpoint {{{checkpoint}}} --vocabulary {{{vocabulary}}}"
+    assert world.run(f"{line} --report") == world.run(line)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_bad_input_gets_one_line(case: Case, bad: World) -> None:
     before = bad.listing()

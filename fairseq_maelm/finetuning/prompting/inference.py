@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_maelm.corpus.tables import ColumnsWithId, read_table
+from fairseq_maelm.corpus.header import refuse_header
+from fairseq_maelm.corpus.tables import ColumnsWithId, read_table, table_rows
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.finetuning.predicted import Measure, Predicted, predict_rows
@@ -119,7 +120,11 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     prompter = find_prompter(hub, prompt, several_pieces=args.several_pieces)
     prompt = prompter.prompt
-    examples = list(read_table(args.input, settings_of(ColumnsWithId, args), prompt.sentences, complete=bool))
+    columns = settings_of(ColumnsWithId, args)
+    rows = list(table_rows(args.input, columns.delimiter))
+    if rows and columns.text is None:
+        refuse_header(*rows[0])
+    examples = list(read_table(args.input, columns, prompt.sentences, complete=bool, rows=rows))
     if prompt.sentences > 1 and all(each.texts[-1] in prompt.label_words for each in examples):
         raise ValueError(
             f"{args.input} has labels in the column where the prompt {prompt.name} needs a second sentence: give a "

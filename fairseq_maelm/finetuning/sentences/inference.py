@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairseq_maelm.corpus.header import names_columns
+from fairseq_maelm.corpus.header import refuse_header
 from fairseq_maelm.corpus.tables import ColumnsWithId, Example, read_table, table_rows
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
@@ -175,18 +175,14 @@ def read_rows(args: argparse.Namespace, labels: list[str] | None) -> list[Exampl
     if columns.text is not None:
         return list(read_table(args.input, columns, 1, complete=bool))
     rows = list(table_rows(args.input, columns.delimiter))
-    if rows and not isinstance(rows[0][1], dict) and names_columns(rows[0][1]):
-        raise _header(rows[0][0])
+    if rows:
+        refuse_header(*rows[0])
     width = len(rows[0][1]) if rows else 0
     last = [] if width < 2 or isinstance(rows[0][1], dict) else [row[-1].strip() for _, row in rows]
     unknown = [number for number, cell in enumerate(last) if not cell or not _can_be_label(cell, labels)]
     if unknown == [0] and last[0] and len(rows) > 1:
-        raise _header(rows[0][0])
+        refuse_header(*rows[0], certain=True)
     return list(read_table(args.input, columns, width if unknown else 1, complete=bool, rows=rows))
-
-
-def _header(place: str) -> ValueError:
-    return ValueError(f"{place} looks like a header: name the columns with --text and --label, or remove the line")
 
 
 def _can_be_label(text: str | None, labels: list[str] | None) -> bool:

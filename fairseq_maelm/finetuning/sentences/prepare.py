@@ -67,7 +67,9 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
         for split, path in settings.tables.items()
     }
     if settings.valid is None:
-        held_out = draw([""] * len(train) if settings.regression else found, settings.valid_fraction, settings.seed)
+        held_out = draw(
+            [""] * len(train) if settings.regression else found, settings.valid_fraction or 0.0, settings.seed or 0
+        )
         if not 0 < len(held_out) < len(train):
             raise CorpusError(
                 f"--valid-fraction {settings.valid_fraction} holds out {len(held_out)} of the {len(train)} examples "

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_maelm.corpus.tables import Columns
-from fairseq_maelm.options import existing_path, option
+from fairseq_maelm.options import UsageError, existing_path, option
 
 # Number of tokens of the shortest pair of texts, special tokens included.
 SHORTEST = 6
@@ -22,18 +22,25 @@ class SentenceSettings(Columns):
         None, help="table to test on, with or without labels", type=existing_path, metavar="TABLE"
     )
     regression: bool = option(False, help="treat the labels as numbers")
-    valid_fraction: float = option(
-        0.1, help="without --valid: fraction of the training examples to hold out for validation, the same for each "
-        "label",
+    valid_fraction: float | None = option(
+        None, help="without --valid: fraction of the training examples to hold out for validation, the same for each "
+        "label (default: 0.1)",
         minimum=0, maximum=1,
     )  # fmt: skip
-    seed: int = option(1, help="random seed for drawing the held-out examples", minimum=0)
+    seed: int | None = option(None, help="random seed for drawing the held-out examples (default: 1)", minimum=0)
     max_length: int | None = option(
         None,
         help="maximum number of tokens in an example; longer examples are truncated (default: no limit here; training "
         "truncates)",
         minimum=SHORTEST,
     )
+
+    def __post_init__(self) -> None:
+        for name, default in (("valid_fraction", 0.1), ("seed", 1)):
+            given = getattr(self, name)
+            if given is not None and self.valid is not None:
+                raise UsageError(f"--valid gives the examples, so --{name.replace('_', '-')} has no effect: omit it")
+            object.__setattr__(self, name, default if given is None else given)
 
     @property
     def tables(self) -> dict[str, Path]:

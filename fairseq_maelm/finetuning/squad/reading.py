@@ -78,11 +78,28 @@ def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | 
     words = text.strip()
     if start >= 0 and context.startswith(text, start):
         return (start + blank, start + blank + len(words)), True
-    for pattern, flags in ((re.escape(words), 0), (r"\s+".join(map(re.escape, words.split())), re.IGNORECASE)):
-        places = [match.span() for match in re.finditer(pattern, context, flags)]
-        if places:
-            return min(places, key=lambda span: abs(span[0] - blank - start)), False
-    return None, False
+    places = [match.span() for match in re.finditer(re.escape(words), context)] or _loose_matches(context, words)
+    return min(places, key=lambda span: abs(span[0] - blank - start), default=None), False
+
+
+def _loose_matches(context: str, text: str) -> list[tuple[int, int]]:
+    """Return the spans, without overlap, that equal a text except for case and white space, as ``re.IGNORECASE`` does.
+
+    Time is linear, also in repeated words, where a regular expression would take the product of both lengths.
+    """
+    same: dict[str, str] = {}
+    # Two characters are equal if their lower cases have the same upper case; "\u0130" has two lower-case characters.
+    folded = {ord(each): same.setdefault(each.lower()[0].upper(), each) for each in sorted({*context, *text})}
+    words = [match.span() for match in re.finditer(r"\S+", context)]
+    wanted = " ".join(text.split()).translate(folded)
+    joined = " ".join(context[begin:end] for begin, end in words).translate(folded)
+    # The place in the context of each character of ``joined``.
+    origins = [place for begin, end in words for place in range(begin, end + 1)]
+    spans, place = [], joined.find(wanted)
+    while place >= 0:
+        spans.append((origins[place], origins[place + len(wanted) - 1] + 1))
+        place = joined.find(wanted, place + len(wanted))
+    return spans
 
 
 def _paragraphs(content: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -1,9 +1,12 @@
 """Files in SQuAD's layout: what is taken, what is found again, what is reported and what is refused."""
 
 import json
+import re
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from fairseq_maelm.finetuning.squad.reading import (
     CONTRADICTION,
@@ -11,6 +14,7 @@ from fairseq_maelm.finetuning.squad.reading import (
     EMPTY_QUESTION,
     NOT_FOUND,
     WRONG_OFFSET,
+    _loose_matches,
     find_answer,
     read_squad,
 )
@@ -50,6 +54,22 @@ def answer(text: str, start: int | None) -> dict[str, Any]:
 )
 def test_answers_are_found(text, start, span, right):
     assert find_answer(CONTEXT, text, start) == (span, right)
+
+
+@given(*[st.text(st.sampled_from("aAiIıİsSſßµμΣσςﬅﬆ.  \n\u00a0"), min_size=1)] * 2)
+def test_loose_matches_are_those_of_a_regular_expression(context, text):
+    assume(text.strip())
+    pattern = r"\s+".join(map(re.escape, text.split()))
+    expected = [match.span() for match in re.finditer(pattern, context, re.IGNORECASE)]
+    assert _loose_matches(context, text.strip()) == expected
+
+
+def test_every_letter_has_the_cases_of_a_regular_expression():
+    letters = [chr(code) for code in range(0x110000) if chr(code).lower() != chr(code).upper()]
+    context = " ".join(letters)
+    for letter in letters[::7]:
+        expected = [match.span() for match in re.finditer(re.escape(letter), context, re.IGNORECASE)]
+        assert _loose_matches(context, letter) == expected, letter
 
 
 def test_version_2(tmp_path):
