@@ -12,9 +12,9 @@ AFTER_INTERRUPT = "nothing was written"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm prepare squad``."""
     parser.description = (
-        "Reads SQuAD 1.1 or 2.0 (the official JSON, or your own questions in its layout), checks the offset of every "
-        "answer, and writes a task folder for fine-tuning. Problems of single questions are counted in the log and "
-        f"listed in {PROBLEMS}; no question is dropped."
+        "Reads SQuAD 1.1 or 2.0 (the official JSON, or your own questions in its layout or in rows, as datasets "
+        "writes them), checks the offset of every answer, and writes a task folder for fine-tuning. Problems of single "
+        f"questions are counted in the log and listed in {PROBLEMS}; no question is dropped."
     )
     for split, use in (
         ("train", "questions to train on"),

@@ -13,6 +13,10 @@ from fairseq_maelm.files.prepared_folder import made_from, prepare_folder, read_
 from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.vocabulary import TextEncoder
 
+# The label that Hugging Face's libraries leave out of the loss.
+IGNORED = "-100"
+WHY_IGNORED = "means that it is to be ignored: leave it out of the file"
+
 
 def prepare_task_folder(
     output: Path,

@@ -22,6 +22,8 @@ predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} 
 predict {semicolons.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | give --delimiter ';'
 predict {twice.csv} --text t --label u --checkpoint {classifier} --vocabulary {sentences} | has no column 'u', only
 prepare sentences --train {twice.csv} --text t --label u --vocabulary {data} --output {new} | has no column 'u', only
+prepare sentences --train {ignored.tsv} --vocabulary {data} --output {new} | a label is -100, .* leave it out
+prepare tagging --train {words.conll} --valid {ignored.conll} --vocabulary {data} --output {new} | has the label -100
 predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
 fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | 'no mask' has no <mask> to fill
 fill a b --checkpoint {pretrained} --vocabulary {data} | 'a' has no <mask> to fill .2 of 2 texts were refused

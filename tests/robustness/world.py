@@ -70,6 +70,7 @@ class World:
             "text.txt": "\n".join(LINES), "documents.txt": "\n\n".join(LINES * 3), "sentences.tsv": SENTENCES,
             "pairs.tsv": PAIRS, "twice.csv": "s,s,t\na,b,c\n", "semicolons.csv": "s;t\na;b\n",
             "header.tsv": "sentence\tlabel\nA house.\ta\nA door.\tb\n",
+            "ignored.tsv": f"{SENTENCES}The old house\t-100\n", "ignored.conll": "The DET\nold -100\n",
             "words.conll": WORDS, "squad.json": json.dumps(SQUAD),
             "predictions.json": json.dumps({"a": "house", "b": "old"}), "odds.json": json.dumps({"a": -3.0, "b": 4.0}),
             "prompt.json": json.dumps(PROMPT), "pair_prompt.json": json.dumps(PAIR_PROMPT),

@@ -31,7 +31,7 @@ from fairseq_maelm.corpus.tables import Example, read_table
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
 from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
-from fairseq_maelm.finetuning.task_folder import prepare_task_folder
+from fairseq_maelm.finetuning.task_folder import IGNORED, WHY_IGNORED, prepare_task_folder
 from fairseq_maelm.text.dictionary import FILLER, MASK, class_names
 from fairseq_maelm.text.truncation import truncate
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, TextEncoder
@@ -206,6 +206,8 @@ def label_dictionary(labels: Iterable[str]) -> Dictionary:
     """Make the label dictionary, in the order of the classes."""
     dictionary = Dictionary()
     for label in labels:
+        if label == IGNORED:
+            raise CorpusError(f"a label is {IGNORED}, which {WHY_IGNORED}")
         if label in dictionary or label == MASK or label.startswith(FILLER):
             raise CorpusError(f"the label {label!r} is the name of one of fairseq's special symbols: rename it")
         if "\n" in label or "\r" in label:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +38,8 @@ class SquadFile(NamedTuple):
 
 
 def read_squad(path: Path | str) -> SquadFile:
-    """Read and check a file in SQuAD's layout."""
-    content = parse_json(Path(path).read_bytes(), path)
+    """Read and check a file in SQuAD's layout, or with a question in each row of a list, of "data" or of JSON lines."""
+    content = _content(Path(path))
     contexts: list[str] = []
     questions: list[Question] = []
     problems: dict[str, list[str]] = {}
@@ -102,11 +103,40 @@ def _loose_matches(context: str, text: str) -> list[tuple[int, int]]:
     return spans
 
 
+def _content(path: Path) -> Any:
+    data = path.read_bytes()
+    first, _, rest = data.lstrip().partition(b"\n")
+    if not (rest.strip() and first.rstrip().endswith(b"}")):
+        return parse_json(data, path)
+    lines = enumerate(data.split(b"\n"), 1)
+    return [parse_json(line, f"{path}:{number}") for number, line in lines if line.strip()]
+
+
 def _paragraphs(content: Any, path: str) -> Iterator[tuple[str, Any]]:
+    rows = content.get("data") if isinstance(content, dict) else content
+    if isinstance(rows, list) and rows and isinstance(rows[0], dict) and "question" in rows[0]:
+        yield from _row_paragraphs(rows, path)
+        return
     for number, article in enumerate(_part(content, "data", list, path), 1):
         place = f"{path}, article {number}"
         for count, paragraph in enumerate(_part(article, "paragraphs", list, place), 1):
             yield f"{place}, paragraph {count}", paragraph
+
+
+def _row_paragraphs(rows: list[Any], path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the paragraphs of rows as `datasets` has them, with lists of an answer's parts in one field."""
+    placed = [(f"{path}, row {number}", row) for number, row in enumerate(rows, 1)]
+    for context, group in groupby(placed, lambda each: _part(each[1], "context", str, each[0])):
+        own = list(group)
+        yield own[0][0], {"context": context, "qas": [_listed_answers(row, place) for place, row in own]}
+
+
+def _listed_answers(row: dict[str, Any], place: str) -> dict[str, Any]:
+    answers = row.get("answers")
+    if not isinstance(answers, dict):
+        return row
+    parts = zip_longest(_part(answers, "text", list, place), _part(answers, "answer_start", list, place))
+    return {**row, "answers": [{"text": text, "answer_start": start} for text, start in parts]}
 
 
 def _question(entry: Any, context: str, number: int, place: str, problems: dict[str, list[str]]) -> Question:

@@ -21,13 +21,13 @@ from fairseq_maelm.finetuning.tagging.schemes import (
     detect,
     split_label,
 )
-from fairseq_maelm.finetuning.task_folder import prepare_task_folder, save_split
+from fairseq_maelm.finetuning.task_folder import IGNORED, WHY_IGNORED, prepare_task_folder, save_split
 from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
 
 
-_ENTITY_LIKE = re.compile("[BIES]-.")
+_ENTITY_LIKE = re.compile("[BIESLU]-.")
 # Maximum number of unknown labels to name in a message; a treebank's features have hundreds.
 _SHOWN = 10
 
@@ -70,6 +70,11 @@ def prepare_tagging(
 def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: str, scheme: str) -> TaggingSettings:
     """Check all files, and collect the labels of the training file."""
     train = files["train"]
+    for file in files.values():
+        for sentence in file.sentences:
+            if IGNORED in sentence.labels:
+                place = sentence.lines[sentence.labels.index(IGNORED)]
+                raise ValueError(f"{file.path}:{place} has the label {IGNORED}, which {WHY_IGNORED}")
     if file_scheme == "auto":
         file_scheme = detect([sentence.labels for sentence in train.sentences])
         _refuse_doubtful(train, file_scheme)

@@ -20,7 +20,7 @@ class TaggingSettings:
     """A task's labels; label id ``len(labels)`` stands for all labels that are not in the training file."""
 
     labels: tuple[str, ...]  # the model's labels, in the order of their ids
-    scheme: str  # scheme of ``labels``: "iob1", "iob2", "iobes", or "plain" for other labels than entities
+    scheme: str  # scheme of ``labels``: one of ``schemes.PREFIXES``, or "plain" for other labels than entities
     file_scheme: str  # scheme of the files and of predictions
     layout: Layout  # layout of the files
 

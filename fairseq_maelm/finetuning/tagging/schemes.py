@@ -1,11 +1,12 @@
-"""Entities as labels of words in IOB1, IOB2 and IOBES, and metrics of labels.
+"""Entities as labels of words in IOB1, IOB2, IOBES and BILOU, and metrics of labels.
 
-In all three schemes (Ramshaw and Marcus, 1995; Tjong Kim Sang and Veenstra, 1999) the label of a word is O outside of
+In all schemes (Ramshaw and Marcus, 1995; Tjong Kim Sang and Veenstra, 1999) the label of a word is O outside of
 entities, and ``prefix-X`` in an entity of type X. The prefixes are:
 
     IOB1   I, but B for the first word of an entity that directly follows an entity of the same type
     IOB2   B for the first word of every entity, I for the others
     IOBES  S for an entity of one word; otherwise B for its first, E for its last and I for the words between them
+    BILOU  IOBES with the letters U and L instead of S and E
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,8 @@ from typing import NamedTuple
 
 OUTSIDE = "O"
 PLAIN = "plain"
-PREFIXES = {"iob1": ("B", "I"), "iob2": ("B", "I"), "iobes": ("B", "I", "E", "S")}
+PREFIXES = {"iob1": ("B", "I"), "iob2": ("B", "I"), "iobes": ("B", "I", "E", "S"), "bilou": ("B", "I", "L", "U")}
+_LAST, _SINGLE = ("E", "L"), ("S", "U")
 
 
 class Entity(NamedTuple):
@@ -45,13 +47,14 @@ def split_label(label: str) -> tuple[str, str]:
 def entities(labels: Sequence[str]) -> list[Entity]:
     """Return the entities of a sentence, given labels in any scheme, even if the labels break its rules.
 
-    As in the CoNLL evaluation, an entity begins at B and S, after E, S and O, and where the type changes.
+    As in the CoNLL evaluation, an entity begins at B and S, after E, S and O, and where the type changes; U and L count
+    as S and E.
     """
     found: list[Entity] = []
     previous, kind, start = OUTSIDE, "", 0
     for word, label in enumerate([*labels, OUTSIDE]):
         prefix, own = split_label(label)
-        inside = previous not in (OUTSIDE, "E", "S") and prefix in ("I", "E") and own == kind
+        inside = previous not in (OUTSIDE, *_LAST, *_SINGLE) and prefix in ("I", *_LAST) and own == kind
         if previous != OUTSIDE and not inside:
             found.append(Entity(kind, start, word))
         if not inside:
@@ -68,8 +71,9 @@ def written(spans: Iterable[Entity], length: int, scheme: str) -> list[str]:
         first, inner, end = "B", "I", "I"
         if scheme == "iob1":
             first = "B" if last is not None and last.stop == span.start and last.kind == span.kind else "I"
-        elif scheme == "iobes":
-            first, end = ("S" if span.stop - span.start == 1 else "B"), "E"
+        elif scheme in ("iobes", "bilou"):
+            *_, end, single = PREFIXES[scheme]
+            first = single if span.stop - span.start == 1 else "B"
         prefixes = [inner] * (span.stop - span.start)
         prefixes[-1] = end
         prefixes[0] = first
@@ -101,18 +105,17 @@ def convert(labels: Sequence[str], scheme: str) -> list[str]:
 def detect(sentences: Sequence[Sequence[str]]) -> str:
     """Return the scheme of a file's labels.
 
-    It is "plain" if any label is not O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, or if all labels are O; "iobes" if E or S is
-    used; "iob2" if all sentences are valid in IOB2; otherwise "iob1".
+    It is "plain" if any label is not O or an entity's, or if all labels are O; "iobes" if E or S is used; "bilou" if L
+    or U is used; "iob2" if all sentences are valid in IOB2; otherwise "iob1".
     """
     seen = {label for labels in sentences for label in labels}
     try:
         prefixes = {split_label(label)[0] for label in seen} - {OUTSIDE}
     except ValueError:
         return PLAIN
-    if not prefixes or not prefixes <= set(PREFIXES["iobes"]):
-        return PLAIN
-    if prefixes & {"E", "S"}:
-        return "iobes"
+    known = [scheme for scheme in ("iob2", "iobes", "bilou") if prefixes and prefixes <= set(PREFIXES[scheme])]
+    if not known or known[0] != "iob2":
+        return known[0] if known else PLAIN
     for labels in sentences:
         try:
             check(labels, "iob2")

@@ -119,6 +119,37 @@ def test_what_is_wrong_with_questions_is_counted_and_nothing_is_dropped(tmp_path
     assert [each.impossible for each in source.questions] == [False, False, False, False, False, True]
 
 
+FLAT = [
+    {
+        "id": "a",
+        "title": "t",
+        "context": CONTEXT,
+        "question": "Who?",
+        "answers": {"text": ["fox"], "answer_start": [8]},
+    },
+    {"id": "b", "title": "t", "context": CONTEXT, "question": "Why?", "answers": {"text": [], "answer_start": []}},
+    {
+        "id": "c",
+        "title": "u",
+        "context": "A den.",
+        "question": "Where?",
+        "answers": {"text": ["den"], "answer_start": [2]},
+    },
+]
+LINES = "\n".join(map(json.dumps, FLAT))
+
+
+@pytest.mark.parametrize("content", [LINES, json.dumps(FLAT), json.dumps({"data": FLAT}, indent=2)])
+def test_rows_as_datasets_writes_them(tmp_path, content):
+    path = tmp_path / "rows.json"
+    path.write_text(content, encoding="utf-8")
+    source = read_squad(path)
+    assert source.version == "2.0" and source.contexts == [CONTEXT, "A den."] and not source.problems
+    assert [each[0:1] + each[2:5] for each in source.questions] == [
+        ("a", 0, ["fox"], (8, 11)), ("b", 0, [], None), ("c", 1, ["den"], (2, 5)),
+    ]  # fmt: skip
+
+
 ASKED = '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q", "question": "?", "answers": %s}]}]}]}'
 
 
@@ -132,6 +163,9 @@ ASKED = '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q", "questio
         ('{"data": []}', "has no question"),
         (ASKED % "{}", "'answers'"),
         (ASKED % "[3]", "'text'"),
+        (LINES.replace('"context"', '"passage"'), "row 1 has no text 'context'"),
+        (LINES.replace('"answer_start"', '"start"'), "row 1 has no list 'answer_start'"),
+        (LINES + "\n{", "bad.json:4 is not JSON"),
     ],
 )
 def test_other_layouts_are_refused(tmp_path, content, message):

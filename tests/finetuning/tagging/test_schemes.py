@@ -22,6 +22,7 @@ LABELS = {
     "iob1": "I-PER I-PER B-PER O I-LOC I-ORG I-ORG I-ORG O",
     "iob2": "B-PER I-PER B-PER O B-LOC B-ORG I-ORG I-ORG O",
     "iobes": "B-PER E-PER S-PER O S-LOC B-ORG I-ORG E-ORG O",
+    "bilou": "B-PER L-PER U-PER O U-LOC B-ORG I-ORG L-ORG O",
 }
 
 
@@ -100,6 +101,8 @@ def test_labels_against_the_rules_are_found(labels: str, scheme: str, word: int,
         (["O I-A I-A", "B-A O"], "iob1"),
         (["B-A I-A", "B-A B-A"], "iob2"),
         (["S-A O", "B-A E-A"], "iobes"),
+        (["U-A O", "B-A L-A"], "bilou"),
+        (["S-A O", "B-A L-A"], "plain"),
     ],
 )
 def test_schemes_are_told_apart(labels: list[str], expected: str) -> None:
