@@ -24,9 +24,11 @@ from fairseq_maelm.interop.export.complete_folder import (
     rounded,
 )
 from fairseq_maelm.interop.export.configuration import configuration
+from fairseq_maelm.interop.export.fairseq_roberta import CHECKPOINT_FILE as ROBERTA_FILE
+from fairseq_maelm.interop.export.fairseq_roberta import write_roberta
 from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
 from fairseq_maelm.interop.export.model_card import compared, model_card, training_section
-from fairseq_maelm.interop.export.settings import MODEL_CODE, ExportSettings
+from fairseq_maelm.interop.export.settings import FAIRSEQ_ROBERTA, MODEL_CODE, ExportSettings
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, markers, open_source_tokenizer
@@ -70,34 +72,45 @@ def export(
         ValueError: the format cannot represent the model or the vocabulary, or the verification fails.
     """
     with whole_folder(output, "maelm export", replace) as folder:
-        source, dtype = load_with_model(checkpoint, vocabulary, settings.averaged_weights), DTYPES[settings.dtype]
+        source = load_with_model(checkpoint, vocabulary, settings.averaged_weights)
         if settings.format == "fairseq":
             return write_checkpoint(source, folder, output)
-        if dtype == torch.float16:
+        if DTYPES[settings.dtype] == torch.float16:
             source = rounded(source)
         remarks, trained = [], source
         if settings.with_mlm_head:
             source = without_decoder(trained)
             remarks = [measure(trained, source).describe()]
-        target = _choose(source, settings)
-        logger.info("exporting %s as %s", checkpoint, target.class_name)
-        if settings.complete:
+        if settings.format == FAIRSEQ_ROBERTA:
             copy_setup_files(source, folder)
-        write_model(source, target, folder, dtype)
-        differences = write_tokenizer(source, target, folder)
-        agreements = verify_model(source, target, folder)
-        name = settings.name or output.name
-        exactness = [
-            *compared(agreements, "the checkpoint"),
-            f"tokenizer: the ids of {source.tokenizer_file.name} and dict.txt, for hard texts and every piece",
-            *(f"known to be tokenized differently: {ascii(text)}: {why}" for text, why in differences.items()),
-            *remarks,
-        ]
-        sections = [ROUNDING] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
-        card = model_card(source, target, name, settings.license, training_section(source), exactness, sections)
-        (folder / CARD_FILE).write_text(card, encoding="utf-8")
-        if settings.complete:
-            complete(source, folder, dtype)
+            remarks.append(f"{output / ROBERTA_FILE}: fairseq's roberta, verified")
+            return Export(output, None, write_roberta(source, folder), remarks)
+        return _for_transformers(source, settings, folder, output, remarks)
+
+
+def _for_transformers(
+    source: LoadedCheckpoint, settings: ExportSettings, folder: Path, output: Path, remarks: list[str]
+) -> Export:
+    """Write and verify a folder for transformers, later renamed to ``output``, with a card that has the remarks."""
+    target, dtype = _choose(source, settings), DTYPES[settings.dtype]
+    logger.info("exporting %s as %s", source.checkpoint.path, target.class_name)
+    if settings.complete:
+        copy_setup_files(source, folder)
+    write_model(source, target, folder, dtype)
+    differences = write_tokenizer(source, target, folder)
+    agreements = verify_model(source, target, folder)
+    name = settings.name or output.name
+    exactness = [
+        *compared(agreements, "the checkpoint"),
+        f"tokenizer: the ids of {source.tokenizer_file.name} and dict.txt, for hard texts and every piece",
+        *(f"known to be tokenized differently: {ascii(text)}: {why}" for text, why in differences.items()),
+        *remarks,
+    ]
+    sections = [ROUNDING] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
+    card = model_card(source, target, name, settings.license, training_section(source), exactness, sections)
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    if settings.complete:
+        complete(source, folder, dtype)
     remarks += [f"tokenizer: {ascii(text)} is tokenized differently ({why})" for text, why in differences.items()]
     return Export(output, target, agreements, [*remarks, f"{output}: {target.class_name}, verified"])
 

@@ -28,6 +28,8 @@ ARCHITECTURES = {
 # Our own formats -> the files of the folder that have the model's code.
 MODEL_CODE = {"maelm": ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")}
 AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
+# The formats for fairseq: this package's own model, and fairseq's model roberta.
+FAIRSEQ, FAIRSEQ_ROBERTA = "fairseq", "fairseq-roberta"
 _OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
 
 
@@ -48,13 +50,14 @@ class ExportSettings:
     format: str | None = option(
         None,
         type=_format,
-        choices=(*FORMATS, "fairseq"),
+        choices=(*FORMATS, FAIRSEQ, FAIRSEQ_ROBERTA),
         help="format of the folder. Opened by stock transformers: 'mpnet' (for --relative-buckets t5 with 32 buckets "
         "and distance 128), 'roberta', 'xlm-roberta', 'camembert', 'bert', 'distilbert', 'electra' (for "
         "--relative-buckets none) and 'modernbert' (for the architectures maelm_modern_*). 'maelm' is for all other "
         "encoders; it is opened with trust_remote_code=True (the folder has the code) or after `import "
-        "fairseq_maelm.hf`. 'fairseq' is a fairseq "
-        "checkpoint with its vocabulary, without the optimizer's state. Default: the original format of an imported "
+        "fairseq_maelm.hf`. 'fairseq' is a fairseq checkpoint with its vocabulary, without the optimizer's state, and "
+        "'fairseq-roberta' one of fairseq's own model roberta, for masked language models with --relative-buckets "
+        "none. Default: the original format of an imported "
         "model, with its ids and tokenizer files; otherwise a stock format that gives the same results, or 'maelm' if "
         "there is none",
     )
@@ -91,7 +94,8 @@ class ExportSettings:
 
     def __post_init__(self) -> None:
         given = [name for name in _OF_HUGGING_FACE if getattr(self, name) is not None]
-        if self.format == "fairseq" and (self.complete or self.dtype != "float32"):
+        for_fairseq = self.format in (FAIRSEQ, FAIRSEQ_ROBERTA)
+        if for_fairseq and (self.complete or self.dtype != "float32"):
             raise ValueError(
                 f"--complete and --dtype apply only to exports for transformers: omit them with --format {self.format}"
             )
@@ -99,10 +103,10 @@ class ExportSettings:
             raise ValueError(
                 "with --complete the exported transformers model is always the encoder: omit --architecture"
             )
-        if self.with_mlm_head and (self.format == "fairseq" or self.complete or self.architecture or self.head):
+        if self.with_mlm_head and (self.format == FAIRSEQ or self.complete or self.architecture or self.head):
             raise ValueError(
                 "--with-mlm-head cannot be combined with --architecture, --head, --complete or --format fairseq: omit "
                 "these"
             )
-        if self.format == "fairseq" and given:
-            raise ValueError(f"--{given[0]} has no effect with --format fairseq: omit it")
+        if for_fairseq and given:
+            raise ValueError(f"--{given[0]} has no effect with --format {self.format}: omit it")

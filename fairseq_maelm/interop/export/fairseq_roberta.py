@@ -1,0 +1,69 @@
+"""Export a masked language model to a checkpoint of fairseq's own model roberta, which stock fairseq opens."""
+
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from fairseq.models.roberta import RobertaModel, base_architecture
+
+from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, weights_of_family
+from fairseq_maelm.interop.compare_outputs import Agreement, agreements, checkpoint_outputs, comparison_batches
+from fairseq_maelm.interop.export.target import Target, obstacles
+from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+
+# The default name of RobertaModel.from_pretrained.
+CHECKPOINT_FILE = "model.pt"
+# All sizes are options, so that no other name is needed.
+_ARCHITECTURE, _EPS = "roberta_base", 1e-5
+
+
+def write_roberta(source: LoadedCheckpoint, folder: Path) -> list[Agreement]:
+    """Write the checkpoint to a folder that has its dict.txt, open it again, and return the comparison.
+
+    Raises:
+        ValueError: fairseq's RoBERTa cannot represent the model, or computes other values.
+    """
+    found = obstacles(source, Target("roberta", "masked-lm"))
+    if source.options.layer_norm_eps != _EPS:
+        found.append(f"its LayerNorms add {source.options.layer_norm_eps} to the variance, and those of fairseq {_EPS}")
+    if found:
+        head = source.model.decoder is not None and source.model.lm_head is not None
+        remedy = ". Without the decoder: --with-mlm-head" if head else ""
+        raise ValueError(
+            f"{source.checkpoint.path} cannot become a checkpoint of fairseq's roberta: {'; '.join(found)}{remedy}"
+        )
+    args = _arguments(source)
+    model = RobertaModel.build_model(args, SimpleNamespace(source_dictionary=source.dictionary))
+    weights = weights_of_family(source.model.state_dict(), FAIRSEQ_ROBERTA, source.options, "masked-lm", None)
+    # The rest are the head's second name for the embeddings, and the version of fairseq's encoder.
+    weights["encoder.lm_head.weight"] = weights["encoder.sentence_encoder.embed_tokens.weight"]
+    model.load_state_dict({**model.state_dict(), **weights})
+    history = source.checkpoint.history
+    made = {"criterion_name": "MaskedLmLoss", "optimizer_name": "FairseqAdam", "lr_scheduler_state": {}}
+    state = {
+        "args": args,
+        "model": model.state_dict(),
+        "optimizer_history": [{**made, "num_updates": history.get("num_updates", 0)}],
+        "extra_state": {"train_iterator": {"epoch": history.get("epoch", 1)}},
+    }
+    torch.save(state, folder / CHECKPOINT_FILE)
+    return agreements(
+        lambda tokens: checkpoint_outputs(source.model, source.checkpoint.view, "masked-lm", None, tokens),
+        open_checkpoint(folder / CHECKPOINT_FILE, None).compute,
+        comparison_batches(source.model, masks=True),
+        "fairseq's roberta and the checkpoint compute different values",
+    )
+
+
+def _arguments(source: LoadedCheckpoint) -> Namespace:
+    """Return the options of ``fairseq-train`` that build the model, and those that set up its task."""
+    options = source.options
+    args = Namespace(task="masked_lm", criterion="masked_lm", arch=_ARCHITECTURE, data=".")
+    for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
+        setattr(args, f"encoder_{name}", options[f"encoder_{name}"])
+    args.dropout, args.attention_dropout = options.dropout, options.attention_dropout
+    args.max_positions = args.tokens_per_sample = options.max_positions
+    base_architecture(args)
+    return args
