@@ -15,8 +15,8 @@ _MLM: dict[str, Any] = {"masked-input": "kept", "leave-unmasked-prob": 0.1, "ran
 _MLM |= {"decoder-layers": 0, "decoder-attention": None}
 # Share of general text in training, the rise of its loss (bits) that ends a run, and the validation splits.
 _GENERAL = {"general-ratio": 0.25, "general-loss-bound": 0.1, "valid-subset": "valid,general"}
-# Default number of validations in a run.
-_VALIDATIONS = 20
+# Default number of validations in a run, and the smallest default number of updates between two.
+_VALIDATIONS, _FEWEST_UPDATES = 20, 10
 # The published configurations of ModernBERT and Ettin have no dropout, nor have our modern sizes.
 _WITHOUT_DROPOUT = {"dropout": 0, "attention-dropout": 0}
 
@@ -68,7 +68,7 @@ def continue_from(
     if "warmup-updates" in options and "warmup-updates" not in given:
         # A short run would end before it reaches its learning rate.
         options["warmup-updates"] = min(options["warmup-updates"], max(1, options["max-update"] // 2))
-    interval = options.get("validate-interval-updates", max(1, options["max-update"] // _VALIDATIONS))
+    interval = options.get("validate-interval-updates", max(_FEWEST_UPDATES, options["max-update"] // _VALIDATIONS))
     return {**recipe, "options": {"validate-interval-updates": interval, "save-interval-updates": interval, **options}}
 
 

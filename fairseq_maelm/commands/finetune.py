@@ -9,9 +9,10 @@ from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.doubtful_results import warn_about_training
 from fairseq_maelm.finetuning.kinds import kinds
-from fairseq_maelm.finetuning.recipe import RECIPES, read_recipe
+from fairseq_maelm.finetuning.recipe import OWNED, RECIPES, read_recipe
 from fairseq_maelm.options import UsageError, add_checkpoint, add_output, existing_path, number
 from fairseq_maelm.training.options import (
+    OF_MACHINE,
     add_machine_arguments,
     configuration_of,
     count_gpus,
@@ -24,6 +25,8 @@ from fairseq_maelm.training.screen import is_first_rank
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
 
+_OWNED = {**OWNED, **OF_MACHINE, "maximize-best-checkpoint-metric": "--metric", "patience": "--patience"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm finetune``."""
@@ -31,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Fine-tunes a checkpoint on a prepared task with fairseq-train. The model's sizes come from the checkpoint, "
         "the classes and the number of updates from the task, everything else from a recipe. The same command resumes "
-        "an interrupted run. Options after -- are passed to fairseq-train and override all others."
+        "an interrupted run. Options after -- are passed to fairseq-train and override the recipe, except those that "
+        "this command decides."
     )
     parser.add_argument(
         "task", type=existing_path, metavar="TASK", help="task folder written by a `maelm prepare` command"
@@ -55,6 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--warm-up", type=number(float, 0, 1), metavar="X", help="fraction of the updates for learning rate warm-up"
     )
+    group.add_argument(
+        "--metric", metavar="NAME",
+        help="validation metric by which the best checkpoint is kept, such as accuracy, mcc, f1 or loss (default: the "
+        "recipe's)",
+    )  # fmt: skip
+    group.add_argument(
+        "--patience", type=number(int, 1), metavar="N",
+        help="stop after this many validations, one for each epoch, in which the metric has not improved",
+    )  # fmt: skip
     group = parser.add_argument_group("the run")
     group.add_argument(
         "--seed", type=number(int, 0), default=1, metavar="N", help="random seed of data order, new weights and dropout"
@@ -89,23 +102,22 @@ def run(args: argparse.Namespace) -> None:
         value = getattr(args, name.replace("-", "_"))
         if value is not None:
             setting[name] = value
+    recipe.metric = args.metric or recipe.metric
     size, share = int(setting.pop("batch-size")), max(1, machine.gpus)
     if size % share:
         raise UsageError(f"--batch-size {size} must be a multiple of --gpus {share}")
 
     def words(updates_per_epoch: int) -> list[str]:
         options = run_options(recipe, encoder, setting, updates_per_epoch)
-        start = {"batch-size": size // share, "finetune-from-model": args.checkpoint, "seed": args.seed}
-        return [*train_words({**options, **start}, args.task, args.output, machine), *args.fairseq_options]
+        options |= {"batch-size": size // share, "finetune-from-model": args.checkpoint, "seed": args.seed}
+        options |= {"patience": args.patience} if args.patience else {}
+        return [*train_words(options, args.task, args.output, machine), *args.fairseq_options]
 
-    # Options after -- may change these.
-    config = configuration_of(words(1)[1:])
-    size, recipe.metric = share * config.dataset.batch_size, config.checkpoint.best_checkpoint_metric
-    counted = count_updates(config, [size], encoder)
-    start_training(words(counted.updates_per_epoch[size]), args, f"fine-tuning on {args.task}")
+    counted = count_updates(configuration_of(words(1)[1:]), [size], encoder)
+    start_training(words(counted.updates_per_epoch[size]), args, f"fine-tuning on {args.task}", _OWNED)
     if is_first_rank() and not args.dry_run:
         warn_about_training(args.output, args.task)
-    end_training(args, f"maelm predict FILE --checkpoint {args.output}")
+    end_training(args, ["predict", "FILE", "--checkpoint", args.output])
 
 
 def default_recipe(folder: Path) -> str:

@@ -5,9 +5,11 @@ its process, starts more processes for several GPUs, and may run out of memory. 
 and GPU memory is freed at the end.
 """
 
+import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ def pretrain(data: Any, output: Any, *, fairseq_options: Mapping[str, Any] | Non
     Args:
         data: folder written by ``maelm prepare corpus``.
         output: folder for the checkpoints.
-        fairseq_options: options of fairseq-train that override all others, such as ``{"log-interval": 10}``.
+        fairseq_options: further options of fairseq-train, such as ``{"log-interval": 10}``, as after ``--``.
         **options: options of the command, with underscores, such as ``recipe="modern_17m"`` and
             ``set={"max-update": 1000}``.
 
@@ -57,9 +59,19 @@ def finetune(
     return _run("finetune", [str(task), "--checkpoint", str(checkpoint)], Path(output), options, fairseq_options)
 
 
+def run_child() -> None:
+    """Run ``maelm`` in a process that ends with its parent, whose id is the first argument."""
+    from fairseq_maelm.cli import command
+    from fairseq_maelm.corpus.workers import leave_with_parent
+
+    threading.Thread(target=leave_with_parent, args=(int(sys.argv.pop(1)),), daemon=True).start()
+    command()
+
+
 def _run(name: str, words: list[str], output: Path, options: Mapping[str, Any], more: Mapping[str, Any] | None) -> Path:
     """Run a command and copy its messages to standard output, which notebooks show."""
-    command = [sys.executable, "-m", "fairseq_maelm", name, *words, "--output", str(output), *_words(options)]
+    program = ["-c", f"from {__name__} import run_child; run_child()", str(os.getpid())]
+    command = [sys.executable, *program, name, *words, "--output", str(output), *_words(options)]
     command += ["--", *_words(more)] if more else []
     said = ""
     with subprocess.Popen(

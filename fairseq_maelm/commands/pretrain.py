@@ -11,6 +11,7 @@ from fairseq_maelm.commands.training_run import add_run_arguments, after_interru
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.options import USER_DIR, UsageError, add_checkpoint, add_output
 from fairseq_maelm.training.options import (
+    OF_MACHINE,
     Machine,
     add_machine_arguments,
     count_gpus,
@@ -36,6 +37,16 @@ _COMPUTED = {
     "update-freq": "batch-sequences",
     "total-num-update": "max-update",
 }
+# Option of fairseq-train -> option of this command that decides it; the first of several decides the others.
+_OWNED = {
+    "save-dir": "--output",
+    "arch": "--arch",
+    "finetune-from-model": "--checkpoint",
+    "general-data": "--general-data",
+    "max-update": "--set max-update",
+    **{option: f"--set {name}" for option, name in _COMPUTED.items()},
+    **OF_MACHINE,
+}
 # Values of --set that are not numbers or text.
 _WORDS = {"true": True, "false": False, "none": None}
 # For sequences-per-gpu=auto: the choices; the usable share of a GPU's memory (the allocator, the exchange between GPUs
@@ -56,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.description = (
         "Pretrains with fairseq-train by a recipe. The batch size is the same for any number of GPUs. The same "
-        "command resumes an interrupted run. Options after -- are passed to fairseq-train and override the recipe. By "
+        "command resumes an interrupted run. Options after -- are passed to fairseq-train and override the recipe, "
+        "except those that this command decides. By "
         "default all GPUs of the machine are used; under torchrun or SLURM, --gpus counts the GPUs of all machines."
     )
     parser.add_argument(
@@ -112,10 +124,11 @@ def run(args: argparse.Namespace) -> None:
     memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
     options = train_options(recipe, machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision), memory)
     words = [*fairseq_train(args.data, args.output, options), *args.fairseq_options]
-    what, after = f"pretraining {options['arch']}", f"maelm fill --checkpoint {args.output} 'A text with a <mask>.'"
+    after = ["fill", "--checkpoint", args.output, "A text with a <mask>."]
+    what = f"pretraining {options['arch']}"
     if args.checkpoint is not None:
-        what, after = "further pretraining", f"maelm export --checkpoint {args.output} --output FOLDER"
-    start_training(words, args, f"{what} on {args.data}")
+        what, after = "further pretraining", ["export", "--checkpoint", args.output, "--output", "FOLDER"]
+    start_training(words, args, f"{what} on {args.data}", _OWNED)
     end_training(args, after)
 
 
@@ -123,8 +136,10 @@ def _setting(text: str) -> tuple[str, Any]:
     """Parse NAME=VALUE from --set into the name and the converted value."""
     name, equals, value = text.partition("=")
     name = name.replace("_", "-")
-    if not equals or name in _COMPUTED:
-        raise UsageError(f"--set {text}: give {_COMPUTED.get(name, 'NAME')}=VALUE")
+    if not equals:
+        raise UsageError(f"--set {text}: give NAME=VALUE")
+    if name in (*_COMPUTED, "save-dir"):
+        raise UsageError(f"--set {text}: give {_OWNED[name]} instead")
     chosen = _WORDS.get(value.lower(), number_if_it_is_one(value))
     is_size = name in (*_SIZES, "max-update") and (name, chosen) != ("sequences-per-gpu", "auto")
     if is_size and not (type(chosen) is int and chosen > 0):

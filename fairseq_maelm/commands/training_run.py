@@ -7,13 +7,13 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import FolderLock, set_aside
 from fairseq_maelm.options import UsageError, add_replace
-from fairseq_maelm.training.options import configuration_of
+from fairseq_maelm.training.options import configuration_of, overridden
 from fairseq_maelm.training.screen import FORMAT, LOG_FILE, is_first_rank, shown
 
 logger = logging.getLogger(__name__)
@@ -52,16 +52,18 @@ def after_interrupt(args: argparse.Namespace) -> str:
     return "no checkpoint has been saved, so the same command starts again"
 
 
-def start_training(words: list[str], args: argparse.Namespace, what: str) -> None:
+def start_training(words: list[str], args: argparse.Namespace, what: str, owned: Mapping[str, str]) -> None:
     """Run fairseq-train in this process, where most of it is already imported, or print the command.
 
     Args:
-        words: the fairseq-train command as a list of words.
+        words: the fairseq-train command as a list of words, which ends with those after ``--``.
         args: the arguments of ``maelm pretrain`` or ``maelm finetune``.
         what: a title for the log, such as "fine-tuning on FOLDER".
+        owned: option of fairseq-train -> option of the command that decides it.
 
     Raises:
-        ValueError: fairseq-train does not accept the options, or the save folder holds a run with other settings.
+        ValueError: fairseq-train does not accept the options, or the save folder holds a run with other inputs or
+            settings.
     """
     general = getattr(args, "general_data", None)
     inputs = [Path(folder).resolve() for folder in (*words[1].split(":"), *(general.split(":") if general else ()))]
@@ -73,6 +75,9 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
     if args.replace and moved:
         raise UsageError(f"--replace would rename {args.output} with {moved[0]}, which this run reads: move that first")
     configuration = configuration_of(words[1:])
+    own = configuration_of(words[1 : -len(args.fairseq_options)]) if args.fairseq_options else configuration
+    if name := overridden(own, configuration, owned):
+        raise UsageError(f"give {owned[name]} instead of --{name} after --: the command itself uses this setting")
     if configuration.common.profile:
         raise UsageError("omit --profile: the profiler needs fairseq-train itself, whose command --dry-run prints")
     if args.dry_run:
@@ -81,7 +86,7 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
     if args.replace:
         _replace(args.output)
     else:
-        _refuse_other_settings(args.output, configuration)
+        _refuse_another_run(args.output, configuration, owned)
     limits = {name: float(configuration.optimization[name]) for name in ("max_update", "max_epoch")}
     limits = {name: limit for name, limit in limits.items() if 0 < limit < math.inf}
     with _everything_shown() if args.verbose else shown(args.output, limits):
@@ -92,10 +97,10 @@ def start_training(words: list[str], args: argparse.Namespace, what: str) -> Non
         _train(configuration)
 
 
-def end_training(args: argparse.Namespace, next_command: str) -> None:
-    """Log, after training, the folder of checkpoints, if there are any, and a command that uses the trained model."""
+def end_training(args: argparse.Namespace, following: Iterable[Any]) -> None:
+    """Log, after training, the folder of checkpoints, if there are any, and a command of maelm that uses the model."""
     if not args.dry_run and any(args.output.glob("*.pt")):
-        logger.info("checkpoints: %s; next: %s", args.output, next_command)
+        logger.info("checkpoints: %s; next: %s", args.output, shlex.join(["maelm", *map(str, following)]))
 
 
 def _described(configuration: Any, limits: Mapping[str, float]) -> str:
@@ -133,47 +138,78 @@ def _replace(folder: Path) -> None:
         logger.info("renamed %s to %s", folder, set_aside(folder))
 
 
-def _refuse_other_settings(folder: Path, configuration: Any) -> None:
-    """Raise a ValueError that lists the differences if the run in a save folder has other settings."""
+def _refuse_another_run(folder: Path, configuration: Any, owned: Mapping[str, str]) -> None:
+    """Raise a ValueError that lists the differences if the run in a save folder has other inputs or settings."""
     from omegaconf import OmegaConf
 
-    from fairseq_maelm.fairseq_fixes.save_folder import read_configuration
+    from fairseq_maelm.fairseq_fixes.save_folder import read_run
+    from fairseq_maelm.fairseq_fixes.unchanged_inputs import changed_inputs, recorded_inputs
 
-    before = read_configuration(folder)
-    if before is None:
+    run = read_run(folder)
+    if run is None:
         return
+    before, inputs = run[0], recorded_inputs(run[1])
+    otherwise = "otherwise name another --output, or give --replace to start anew, which renames this folder"
+    if changes := changed_inputs(inputs, configuration):
+        raise ValueError(
+            f"the inputs have changed since the run in {folder} began: {changes}. To resume that run, give its inputs; "
+            f"{otherwise}"
+        )
     if not {"optimization", "dataset"} <= before.keys():
         raise ValueError(
             f"{folder} holds a checkpoint whose settings cannot be compared with the given ones, perhaps because an "
             "old fairseq wrote it: name another --output, or give --replace to rename this folder"
         )
     now: Any = OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)
-    found = different_settings(before, now)
+    # Inputs that were compared may be elsewhere now.
+    elsewhere = {option for option, each in inputs.items() if all(each)}
+    found = different_settings(before, now, owned, elsewhere)
     if found:
         more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise ValueError(
             f"{folder} holds a run with other settings ({', '.join([*found[:_SHOWN], *more])}): to resume that run, "
-            "give its settings; otherwise name another --output, or give --replace to rename this folder"
+            f"give its settings; {otherwise}"
         )
 
 
-def different_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def different_settings(
+    before: Mapping[str, Any], now: Mapping[str, Any], owned: Mapping[str, str], ignored: Collection[str] = ()
+) -> list[str]:
     """Describe the settings of a run that differ from those in a checkpoint, as ``lr 0.001 (now 0.002)``.
 
     Args:
         before: the configuration in the checkpoint, section -> option -> value. ``task.given`` has the original
             values of options that the task has changed.
         now: fairseq's configuration of the run.
+        owned: option of fairseq-train -> option of the command that decides it.
+        ignored: options of fairseq-train that may differ.
     """
     old, new = _settings(before), _settings(now)
     differ = {name: (old[name], new[name]) for name in new if name in old and old[name] != new[name]}
+    differ = {name: values for name, values in differ.items() if name[1] not in ignored}
     if ("task", "data") in differ and not any(map(os.path.exists, differ["task", "data"][0].split(":"))):
         del differ["task", "data"]  # moved
-    described = {
-        section if option == "_name" else option.replace("_", "-"): f"{_value(first)} (now {_value(second)})"
-        for (section, option), (first, second) in differ.items()
-    }
-    return [" ".join(pair) for pair in described.items()]
+    if ("lr_scheduler", "total_num_update") in differ:
+        differ.pop(("lr_scheduler", "warmup_updates"), None)  # a fraction of it
+    described, derived = dict[str, str](), dict[str, str]()
+    for (section, option), values in differ.items():
+        name = section if option == "_name" else option.replace("_", "-")
+        own = owned.get(name, name)
+        decides = next((first for first, other in owned.items() if other == own), name).replace("-", "_")
+        text = "{} (now {})".format(*map(_value, values))
+        if decides in (option, name):
+            described[own] = f"{own} {text}"
+        elif (old_value := _value_of(before, decides)) != (new_value := _value_of(now, decides)):
+            described[own] = f"{own} {_value(old_value)} (now {_value(new_value)})"
+        else:
+            derived[name] = f"{name} {text}"
+    return list((described or derived).values())
+
+
+def _value_of(configuration: Mapping[str, Any], name: str) -> Any:
+    """Return the value of an option in the first section that has it."""
+    sections = (section for section in configuration.values() if isinstance(section, Mapping))
+    return next((section[name] for section in sections if name in section), None)
 
 
 def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
@@ -192,7 +228,7 @@ def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     chosen |= {(name, option): sections[name].get(option) for name in sections for option in _OTHERS.get(name, ())}
     gpus = sections.get("distributed_training", {}).get("distributed_world_size", 1)
     steps = gpus * sections["optimization"]["update_freq"][-1]
-    for option, size in (("batch_size", "batch of examples"), ("max_tokens", "batch of tokens")):
+    for option, size in (("batch_size", "batch_size"), ("max_tokens", "batch of tokens")):
         share = sections["dataset"].get(option)
         chosen["dataset", size] = None if share is None else share * steps
     for name in (("task", "data"), ("task", "general_data"), ("checkpoint", "finetune_from_model")):

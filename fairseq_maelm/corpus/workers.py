@@ -58,11 +58,11 @@ def _start_worker(parent: int, function: Callable[[Any], Any]) -> None:
     _function = function
     # Ctrl-C reaches the whole process group; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=leave_with_parent, args=(parent,), daemon=True).start()
 
 
-def _leave_with_parent(parent: int) -> None:
-    """End this worker when its parent is killed; it would otherwise wait for tasks forever."""
+def leave_with_parent(parent: int) -> None:
+    """End this process when its parent is killed; a worker would otherwise wait for tasks forever."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

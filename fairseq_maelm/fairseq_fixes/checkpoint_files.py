@@ -5,9 +5,11 @@ as checkpoint_last.pt, in place. A kill during the copy leaves a truncated check
 resume. fairseq never calls fsync, so after a power failure a renamed file may be empty. The temporary name is the same
 for all runs, so two runs in one folder write to the same file, and a retry after a failed write appends to the partial
 data. ``files.atomic`` has none of these faults, and the next run removes its leftover files.
+When an update fails, fairseq saves ``crash.pt``, of which no program makes use; it is not written.
 Test: tests/fairseq_fixes/test_checkpoint_files.py.
 """
 
+import functools
 import os
 import tempfile
 import time
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
+from fairseq.trainer import Trainer
 
 from fairseq_maelm.fairseq_fixes.numpy_values import without_numpy
 from fairseq_maelm.fairseq_fixes.replacements import replaces
@@ -26,6 +29,7 @@ _ATTEMPTS, _PAUSE_SECONDS = 3, 2.5
 
 _copy_in_place = PathManager.copy
 _save_otherwise = checkpoint_utils.torch_persistent_save
+_save_checkpoint = Trainer.save_checkpoint
 
 
 @replaces(PathManager, "copy")
@@ -56,6 +60,12 @@ def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
             if attempt == _ATTEMPTS:
                 raise
             time.sleep(_PAUSE_SECONDS)
+
+
+@replaces(Trainer, "save_checkpoint")
+@functools.wraps(_save_checkpoint)
+def _save_except_after_crash(self: Trainer, filename: str, extra_state: Any) -> Any:
+    return None if os.path.basename(filename) == "crash.pt" else _save_checkpoint(self, filename, extra_state)
 
 
 @replaces(checkpoint_utils, "verify_checkpoint_directory")

@@ -28,10 +28,11 @@ from fairseq_maelm.fairseq_fixes.early_stopping import restore_patience, validat
 from fairseq_maelm.fairseq_fixes.ema import load_with_average
 from fairseq_maelm.fairseq_fixes.lasting_meters import restore_lasting_meters
 from fairseq_maelm.fairseq_fixes.memory import choose_allocation
-from fairseq_maelm.fairseq_fixes.metric import check_metric
+from fairseq_maelm.fairseq_fixes.metric import check_validation
 from fairseq_maelm.fairseq_fixes.replacements import replaces
 from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
 from fairseq_maelm.fairseq_fixes.setup_files import read_setup_files, write_with_first_checkpoint
+from fairseq_maelm.fairseq_fixes.unchanged_inputs import record_inputs
 from fairseq_maelm.files.atomic import FolderLock, remove_partial_files
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,10 @@ def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
         if not cfg.reset_meters:
             restore_patience(extra_state)
         _check_end(trainer, epoch_itr, start)
-    check_metric(trainer)
+    try:
+        check_validation(trainer)
+    except ValueError as error:
+        _refuse(error)
     return extra_state, epoch_itr
 
 
@@ -103,6 +107,9 @@ def _prepare(cfg: Any, trainer: Any) -> Start:
         _hold(Path(cfg.save_dir))
         remove_partial_files(Path(cfg.save_dir))
     start = choose_start(cfg, trainer.checkpoint_suffix, type(trainer.get_criterion()).__name__)
+    continues = start.continues and not (cfg.reset_dataloader or cfg.reset_optimizer)
+    path = Path(cfg.save_dir, DEFAULT) if start.file == DEFAULT else Path(start.file)
+    record_inputs(trainer, path.with_name(f"{path.stem}{trainer.checkpoint_suffix}.pt") if continues else None)
     if not cfg.no_save:
         write_with_first_checkpoint(read_setup_files(trainer.task, Path(cfg.save_dir)))
     return start

@@ -74,11 +74,16 @@ def read_progress(path: Path) -> Progress:
     return Progress(updates, criterion, obstacle, len(history))
 
 
-def read_configuration(folder: Path) -> dict[str, dict[str, Any]] | None:
-    """Return the configuration, section -> option -> value, of the newest readable checkpoint in a folder, or None."""
+def read_run(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]] | None:
+    """Return the newest readable checkpoint in a folder, without its weights, or None.
+
+    Returns:
+        the configuration, section -> option -> value; and the content of the checkpoint.
+    """
     for path in sorted(checkpoint_files(folder, ""), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            return plain_sections(_read(path), path)
+            state = read_without_weights(path)
+            return plain_sections(state, path), state
         except ValueError:  # ``choose_start`` reports the error
             continue
     return None
@@ -86,7 +91,7 @@ def read_configuration(folder: Path) -> dict[str, dict[str, Any]] | None:
 
 def _read_to_continue(path: Path) -> Any:
     """Read a checkpoint, and raise a ValueError if its recorded progress has impossible values."""
-    state = _read(path)
+    state = read_without_weights(path)
     extra = state.get("extra_state") or {}
     try:
         tables = {"updates": (state.get("optimizer_history") or [{}])[-1], "extra": extra}
@@ -102,7 +107,7 @@ def _read_to_continue(path: Path) -> Any:
     return state
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_without_weights(path: Path) -> dict[str, Any]:
     """Read a checkpoint without its weights; the message of a ValueError omits the file name."""
     try:
         return read_state(path, mapped=True)
@@ -119,7 +124,9 @@ def whole_or_refused(path: Path, option: str) -> None:
     """Raise a ValueError if a file that the user has named is missing or damaged."""
     if path.name == CHECKPOINT_FILE:
         read_state(path)
-    elif damage := find_damage(path) or _unreadable(path, _read_to_continue if option == "--restore-file" else _read):
+    elif damage := find_damage(path) or _unreadable(
+        path, _read_to_continue if option == "--restore-file" else read_without_weights
+    ):
         raise ValueError(f"{option} {path} {damage}")
 
 

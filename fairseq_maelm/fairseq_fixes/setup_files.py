@@ -13,6 +13,7 @@ from fairseq import utils
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
 from fairseq_maelm.files.atomic import write_bytes
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, same_content
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE
 
@@ -43,7 +44,7 @@ def read_setup_files(task: Any, folder: Path) -> dict[Path, bytes]:
         content = source.read_bytes()
         if not target.exists():
             missing[target] = content
-        elif target.read_bytes() != content:
+        elif target.read_bytes() != content and not (name == MANIFEST_FILE and same_content(target, source)):
             raise ValueError(
                 f"{target} differs from {source}: the checkpoints in {folder} were trained on other data. Give another "
                 "--save-dir, or the data that they were trained on"

@@ -6,6 +6,7 @@ an unfinished folder without a lock was left by a killed run.
 
 import contextlib
 import errno
+import hashlib
 import json
 import logging
 import math
@@ -45,6 +46,11 @@ _RESULT, _FULL_BYTES = "result", 2**20
 # If a folder is complete already, the contents of files up to this many bytes are checked; --verify checks all files.
 _QUICKLY_READ = 2**22
 _BEGUN_FILE = "begun.json"
+# Files of data in folders of other programs, such as fairseq-preprocess; and digits of a checksum in checkpoints.
+_DATA_FILES = tuple(
+    f"{place}{name}" for place in ("", "*/") for name in ("*.bin", "*.idx", "*.label", "*.tsv", "dict.txt")
+)
+_DIGITS = 16
 
 
 def fingerprints(paths: Iterable[Path], with_checksums: bool = True) -> list[dict[str, Any]]:
@@ -186,6 +192,41 @@ def verify_outputs(folder: Path) -> None:
     manifest = read_json(folder / MANIFEST_FILE)
     _check_outputs(folder, manifest, math.inf)
     logger.info("%s: all %d files have the checksums of the manifest", folder, len(manifest["outputs"]))
+
+
+def checksums_of(folder: Path) -> dict[str, str]:
+    """Return name -> checksum of the files in a folder of data, except test splits; {} if nothing is known of them.
+
+    The checksums are those of the manifest or, in folders of other programs, those of ``quick_checksum``.
+    """
+    outputs: Any = {}
+    with contextlib.suppress(CorpusError, FileNotFoundError):
+        outputs = read_manifest(folder, *COMMANDS)["outputs"]
+    shard = f"{folder.name}/"
+    if outputs and not any((folder / name).is_file() for name in outputs):
+        # A shard has a copy of the whole corpus's manifest.
+        outputs = {name.removeprefix(shard): facts for name, facts in outputs.items() if name.startswith(shard)}
+    sums = {name: str(facts["sha256"])[:_DIGITS] for name, facts in outputs.items()}
+    if not sums:
+        files = (path for pattern in _DATA_FILES for path in folder.glob(pattern) if path.is_file())
+        sums = {path.relative_to(folder).as_posix(): quick_checksum(path) for path in files}
+    return {name: digits for name, digits in sums.items() if not Path(name).name.startswith("test")}
+
+
+def same_content(*manifests: Path) -> bool:
+    """Return whether manifests describe the same outputs and facts, whatever files and settings these come from."""
+    first, *others = ({**read_json(path), "files": None, "settings": None} for path in manifests)
+    return all(each == first for each in others)
+
+
+def quick_checksum(path: Path) -> str:
+    """Return a checksum of a file's size and both ends; torch stores checksums of all weights at the end."""
+    size, digest = path.stat().st_size, hashlib.sha256()
+    with open(path, "rb") as stream:
+        digest.update(b"%d" % size + stream.read(_QUICKLY_READ))
+        stream.seek(max(0, size - _QUICKLY_READ))
+        digest.update(stream.read())
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _refuse_difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:

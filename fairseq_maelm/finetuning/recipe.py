@@ -21,11 +21,20 @@ Search = dict[str, tuple[Any, ...]]
 RECIPES = Path(__file__).with_name("recipes")
 # Every search has these; any other name in it is an option of fairseq-train.
 SEARCHED = ("lr", "batch-size", "epochs", "warm-up")
+# Options of fairseq-train that follow from options of `maelm finetune`; the first of several decides the others.
+OWNED = {
+    "save-dir": "--output",
+    "finetune-from-model": "--checkpoint",
+    "arch": "--checkpoint",
+    "seed": "--seed",
+    "lr": "--lr",
+    "batch-size": "--batch-size",
+    **dict.fromkeys(("max-epoch", "max-update", "total-num-update"), "--epochs"),
+    "warmup-updates": "--warm-up",
+    "best-checkpoint-metric": "--metric",
+}
 # Options that the sweep sets in every run.
-RESERVED = (
-    "save-dir", "finetune-from-model", "restore-file", "seed", "max-epoch", "max-update", "total-num-update",
-    "warmup-updates", "best-checkpoint-metric", "arch", "user-dir", "log-format", "log-file", "no-save", *SEARCHED,
-)  # fmt: skip
+RESERVED = (*OWNED, "restore-file", "user-dir", "log-format", "log-file", "no-save", "epochs", "warm-up")
 
 
 @dataclass

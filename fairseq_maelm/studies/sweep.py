@@ -23,11 +23,9 @@ from fairseq_maelm.options import UsageError, refuse_repeated
 from fairseq_maelm.studies.folder import DIVERGED, FINISHED, outcomes_of
 from fairseq_maelm.studies.log import best_validation
 from fairseq_maelm.studies.plan import Places, Steps
-from fairseq_maelm.training.options import Machine, configuration_of, spelled
+from fairseq_maelm.training.options import Machine, configuration_of, overridden, spelled
 
 RANDOM, _BEST = "random", "checkpoint_best.pt"
-# The sections of fairseq's configuration that hold what a sweep sets.
-_SECTIONS = ("common", "checkpoint", "optimization", "dataset", "lr_scheduler")
 # The plan's steps, ordered so that all seeds of a setting come before the next setting.
 _STEPS = {
     "fine-tuning": {
@@ -101,17 +99,6 @@ def refuse_searched(options: Sequence[str], searches: Mapping[str, Search]) -> N
         )
 
 
-def refuse_overriding(before: Any, after: Any) -> None:
-    """Raise a UsageError if the options for all runs change what the sweep itself sets in fairseq's configuration.
-
-    An option may have several names, so that the configurations without and with these options are compared.
-    """
-    for section, name in itertools.product(_SECTIONS, RESERVED):
-        own, other = (each[section].get(name.replace("-", "_")) for each in (before, after))
-        if own != other:
-            raise UsageError(f"--options: {name} is set by the sweep for each run: omit this option")
-
-
 def settings_of(search: Search) -> dict[str, dict[str, Any]]:
     """Return all settings of a grid: folder name -> option -> value."""
     points = [dict(zip(search, values)) for values in itertools.product(*search.values())]
@@ -181,8 +168,9 @@ class Sweep:
                     self.counted[task, key] = count_updates(config, search["batch-size"], model.encoder)
                 except (FileNotFoundError, ValueError) as error:
                     raise type(error)(f"{task} ({recipe.path}): {error}") from error
-                if args.options:
-                    refuse_overriding(configuration_of(words[1 : -len(args.options)]), config)
+                own = configuration_of(words[1 : -len(args.options)]) if args.options else config
+                if name := overridden(own, config, RESERVED):
+                    raise UsageError(f"--options: {name} is set by the sweep for each run: omit this option")
         common = {"precision": machine.precision, "options": args.options}
         content = {"steps": _STEPS, "seeds": " ".join(str(seed + 1) for seed in range(args.seeds)), "common": common}
         rows = {name: {"checkpoint": each.checkpoint, "random": each.random} for name, each in self.models.items()}

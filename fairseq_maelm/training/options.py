@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,13 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "fp16": {"fp16": True, "fp16-init-scale": 4, "fp16-scale-window": 128},
 }
+# Options of fairseq-train that follow from options of all training commands.
+OF_MACHINE = {
+    **dict.fromkeys(("distributed-world-size", "cpu"), "--gpus"),
+    **dict.fromkeys(("fp16", "bf16", "precision"), "--precision"),
+}
+# The sections of fairseq's configuration that hold what commands set.
+_SECTIONS = ("common", "checkpoint", "optimization", "dataset", "lr_scheduler", "distributed_training", "task", "model")
 # With these variables fairseq takes the number of GPUs from torchrun or SLURM.
 _OF_TORCHRUN = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}
 _OF_SLURM = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}
@@ -215,6 +222,20 @@ def configuration_of(words: Sequence[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return convert_namespace_to_omegaconf(parse_training(words))
+
+
+def overridden(before: Any, after: Any, names: Iterable[str]) -> str | None:
+    """Return the first of the named options that differs between two configurations of fairseq, or None.
+
+    An option may have several names on the command line, so that the configurations are compared.
+    """
+    for name in names:
+        option, sections = ("_name", ("model",)) if name == "arch" else (name.replace("-", "_"), _SECTIONS)
+        # Models of fairseq have a Namespace.
+        values = ([getattr(each[section], option, None) for section in sections] for each in (before, after))
+        if next(values) != next(values):
+            return name
+    return None
 
 
 def parse_training(words: Sequence[str]) -> argparse.Namespace:

@@ -7,6 +7,7 @@ and this package's messages about stopping and resuming get a line each.
 import contextlib
 import json
 import logging
+import math
 import os
 import sys
 import threading
@@ -34,7 +35,9 @@ _SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ", "an epoch 
 _NO_METRICS = {"epoch", "bsz", "wpb", "wps", "ups", "wall", "train_wall", "num_updates", "masked", "padding"}
 # Prefix of fairseq's message after all checks and before the first update.
 _BEGIN = "begin training epoch"
-_SECONDS_IN_TERMINAL, _SECONDS_IN_FILE, _SECONDS_OF_SPEED = 1.0, 60.0, 60.0
+_SECONDS_OF_LOOK, _SECONDS_IN_FILE, _SECONDS_OF_SPEED = 1.0, 60.0, 60.0
+# The speed is that of at least this many steps forward, because single updates may take a minute.
+_FEWEST_STEPS = 5
 
 
 class Screen(logging.Handler):
@@ -48,7 +51,7 @@ class Screen(logging.Handler):
         super().__init__()
         self.setFormatter(_SHORT)
         self._limits, self._last = limits, dict[str, float]()
-        # (number of updates, time when first seen) of about the last minute only, because training often starts slowly.
+        # (number of updates, time when first seen) of about the last minute, because training often starts slowly.
         self._looks = deque[tuple[int, float]]()
         self._ended = threading.Event()
         self._is_terminal = sys.stderr.isatty()
@@ -79,16 +82,18 @@ class Screen(logging.Handler):
         looks = self._looks
         if not looks or updates > looks[-1][0]:
             looks.append((updates, now))
-        while len(looks) > 2 and now - looks[1][1] >= _SECONDS_OF_SPEED:
+        while len(looks) > _FEWEST_STEPS + 1 and now - looks[1][1] >= _SECONDS_OF_SPEED:
             looks.popleft()
-        first, begun = looks[0]
+        (first, begun), (_, seen) = looks[0], looks[-1]
         if updates <= first:
             return None
-        speed = (updates - first) / (now - begun)
+        # The update that is being computed counts when it takes longer than those before.
+        seconds = max((seen - begun) / (updates - first), (now - begun) / (updates - first + 1))
         last = self._last
         # The last record is some updates old; scale its number of epochs to the current number of updates.
         epochs = last.get("update", 0.0) * updates / last.get("num_updates", updates)
-        state = training_state({**last, "num_updates": updates, "update": epochs, "ups": speed}, self._limits)
+        state = training_state({**last, "num_updates": updates, "update": epochs, "ups": 1 / seconds}, self._limits)
+        state = state._replace(left=state.left - min(seconds, now - seen))
         if not self._is_terminal:
             return _short(str(state))
         # The last column stays free, because some terminals start a new line after it.
@@ -98,8 +103,8 @@ class Screen(logging.Handler):
     def _watch(self) -> None:
         from fairseq_maelm.fairseq_fixes.stopping import running_trainer  # imports fairseq
 
-        wait = _SECONDS_IN_TERMINAL
-        while not self._ended.wait(wait):
+        last_line = -math.inf
+        while not self._ended.wait(_SECONDS_OF_LOOK):
             trainer = running_trainer()
             # Only the first rank logs information.
             if trainer is None or logging.root.level > logging.INFO:
@@ -107,12 +112,13 @@ class Screen(logging.Handler):
             loss = running_loss()
             if loss is not None:
                 self._last = {**self._last, "loss": loss}
-            line = self.line(trainer.get_num_updates(), time.monotonic())
+            now = time.monotonic()
+            line = self.line(trainer.get_num_updates(), now)
             if line is not None and self._is_terminal:
                 self._write(line, end="")
-            elif line is not None:
+            elif line is not None and now - last_line >= _SECONDS_IN_FILE:
                 self._write(line)
-                wait = _SECONDS_IN_FILE
+                last_line = now
 
     def _write(self, line: str, end: str = "\n") -> None:
         with contextlib.suppress(OSError, ValueError):

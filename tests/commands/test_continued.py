@@ -44,6 +44,8 @@ def test_general_text_leaves_the_number_of_passes(monkeypatch):
         continued_options(monkeypatch, "mae-lm", (), general, options, encoder_layers=2) for general, options in chosen
     ]
     assert [each["max-update"] for each in found] == [90, 120, 180]
+    # Short runs are not validated more often.
+    assert {each["validate-interval-updates"] for each in found} == {10}
 
 
 def continued_options(monkeypatch, objective, given, general=None, options=OPTIONS, **encoder):

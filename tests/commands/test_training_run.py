@@ -1,18 +1,22 @@
 """What ``maelm pretrain`` and ``maelm finetune`` do with a folder that holds a run already."""
 
 import argparse
+import fcntl
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from end_to_end.small import LAST, contents, results
+from end_to_end.small import LAST, contents, results, start, wait_until
 from end_to_end.toy import run, toy_data
+from omegaconf import OmegaConf
 
 import fairseq_maelm
 from fairseq_maelm import cli
 from fairseq_maelm.commands.pretrain import _setting
-from fairseq_maelm.commands.training_run import _refuse_other_settings, after_interrupt, different_settings
+from fairseq_maelm.commands.training_run import _refuse_another_run, after_interrupt, different_settings
+from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE
 
 __all__ = ["toy_data"]
 
@@ -20,11 +24,8 @@ __all__ = ["toy_data"]
 def pretrain(data: Path, folder: Path, *more: Any, lr: float = 1e-3, updates: int = 3, check: bool = True) -> str:
     """Pretrain for a few updates by the recipe tiny."""
     sizes = ["--set", "batch-sequences=4", "sequence-length=64", "sequences-per-gpu=4", f"lr={lr}"]
-    limit = ["--", "--max-update", updates, "--disable-validation"]
-    return run(
-        ["maelm", "pretrain", data, "--output", folder, "--recipe", "tiny", "--gpus", 0, *more, *sizes, *limit],
-        check=check,
-    )
+    words = ["maelm", "pretrain", data, "--output", folder, "--recipe", "tiny", "--gpus", 0, *more, *sizes]
+    return run([*words, f"max-update={updates}", "--", "--disable-validation"], check=check)
 
 
 def test_a_used_folder_is_continued_refused_or_renamed(
@@ -32,9 +33,9 @@ def test_a_used_folder_is_continued_refused_or_renamed(
 ) -> None:
     folder = tmp_path / "run"
     # By the function for notebooks, whose run the command then finds complete.
-    changes = {"batch-sequences": 4, "sequence-length": 64, "sequences-per-gpu": 4, "lr": 1e-3}
-    limit = {"max_update": 3, "disable_validation": True}
-    made = fairseq_maelm.pretrain(toy_data, folder, recipe="tiny", gpus=0, set=changes, fairseq_options=limit)
+    changes = {"batch-sequences": 4, "sequence-length": 64, "sequences-per-gpu": 4, "lr": 1e-3, "max-update": 3}
+    more = {"disable_validation": True}
+    made = fairseq_maelm.pretrain(toy_data, folder, recipe="tiny", gpus=0, set=changes, fairseq_options=more)
     assert made == folder
     assert f"pretraining maelm_tiny on {toy_data}: 3 updates on the CPU" in capsys.readouterr().out
     before = contents(folder)
@@ -45,23 +46,38 @@ def test_a_used_folder_is_continued_refused_or_renamed(
     assert "holds a run with other settings (mask-prob-end 0.1 (now None))" in refused
     refused = pretrain(toy_data, folder, lr=2e-3, check=False).splitlines()[-1]
     assert refused.startswith(f"maelm pretrain: error: {folder} holds a run with other settings (lr 0.001 (now 0.002))")
-    assert "or give --replace to rename this folder" in refused and contents(folder) == before
-    # Its limit may change.
-    pretrain(toy_data, folder, updates=5)
-    assert results(folder / LAST)["updates"] == 5
+    assert "or give --replace to start anew, which renames this folder" in refused and contents(folder) == before
+    # The schedule depends on the limit, which has the command's name.
+    assert "other settings (--set max-update 3 (now 5)): to" in pretrain(toy_data, folder, updates=5, check=False)
     pretrain(toy_data, folder, "--replace", lr=2e-3)
     assert results(folder / LAST)["updates"] == 3
-    assert results(tmp_path / "run.old-1" / LAST)["updates"] == 5
+    assert results(tmp_path / "run.old-1" / LAST)["updates"] == 3
+
+
+def test_a_notebook_that_is_killed_ends_its_training(toy_data: Path, tmp_path: Path) -> None:
+    settings = {"recipe": "tiny", "gpus": 0, "set": {"batch-sequences": 4, "sequences-per-gpu": 4, "max-update": 10**6}}
+    program = (
+        f"import fairseq_maelm; fairseq_maelm.pretrain({str(toy_data)!r}, {str(tmp_path / 'run')!r}, **{settings})"
+    )
+    notebook = start([sys.executable, "-c", program], tmp_path / "log")
+    lock = tmp_path / "run" / LOCK_FILE
+    wait_until(lambda: lock.exists() and lock.stat().st_size > 0, notebook, tmp_path / "log")
+    notebook.kill()
+    notebook.wait()
+    # The operating system frees a lock when its process ends.
+    with open(lock, "r+b") as stream:
+        fcntl.lockf(stream, fcntl.LOCK_EX)
 
 
 def test_a_checkpoint_with_a_flat_list_of_options_is_refused_with_the_reason(tmp_path: Path) -> None:
     options = argparse.Namespace(task="maelm", arch="maelm_tiny", update_freq=[1])
+    sections = {**configuration(), "checkpoint": {"finetune_from_model": None}}
     torch.save({"args": options, "cfg": None, "model": {"weight": torch.zeros(1)}}, tmp_path / LAST)
     with pytest.raises(
         ValueError,
         match="whose settings cannot be compared with the given ones, perhaps because an old fairseq wrote it: name",
     ):
-        _refuse_other_settings(tmp_path, configuration())
+        _refuse_another_run(tmp_path, OmegaConf.create(sections), {})
 
 
 def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
@@ -95,17 +111,40 @@ def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_what_differs_is_what_decides_the_result(changes: dict[str, Any], expected: list[str]) -> None:
-    assert different_settings(configuration(), configuration(**changes)) == expected
+    assert different_settings(configuration(), configuration(**changes), {}) == expected
+
+
+OWNED = {**dict.fromkeys(("max-epoch", "max-update", "total-num-update"), "--epochs"), "warmup-updates": "--warm-up"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"max_epoch": 5, "total_num_update": 50, "warmup_updates": 5}, ["--epochs 3 (now 5)"]),
+        ({"warmup_updates": 5}, ["--warm-up 3 (now 5)"]),
+        # The number of updates follows from the size of the batch.
+        ({"batch_size": 8, "total_num_update": 50}, ["batch-size 64 (now 32)"]),
+        ({"total_num_update": 50}, ["total-num-update 30 (now 50)"]),
+    ],
+)
+def test_settings_have_the_names_of_the_command_s_options(changes: dict[str, Any], expected: list[str]) -> None:
+    before = configuration(batch_size=16)
+    before["optimization"]["max_epoch"] = 3
+    before["lr_scheduler"] = {"_name": "polynomial_decay", "total_num_update": 30, "warmup_updates": 3}
+    now = {
+        name: {option: changes.get(option, value) for option, value in each.items()} for name, each in before.items()
+    }
+    assert different_settings(before, now, OWNED) == expected
 
 
 def test_the_last_update_may_change_if_nothing_depends_on_it() -> None:
     def differ(**changes: Any) -> list[str]:
-        return different_settings(configuration(**changes), configuration(**changes, max_update=200))
+        return different_settings(configuration(**changes), configuration(**changes, max_update=200), {})
 
     assert differ(mask_prob_end=None) == [] and differ(mask_prob_end=0.1) != []
     before, now = configuration(mask_prob_end=None), configuration(mask_prob_end=None, max_update=200)
     before["lr_scheduler"] = now["lr_scheduler"] = {"_name": "tri_stage", "phase_ratio": "[0.1, 0.4, 0.5]"}
-    assert different_settings(before, now) == ["max-update 100 (now 200)"]
+    assert different_settings(before, now, {}) == ["max-update 100 (now 200)"]
 
 
 def test_another_decoder_of_the_same_architecture_is_another_setting() -> None:
@@ -113,17 +152,17 @@ def test_another_decoder_of_the_same_architecture_is_another_setting() -> None:
     before, now = configuration(), configuration()
     before["model"] |= {"_name": "maelm_modern_17m", "decoder_attention": "self"}
     now["model"] |= {"_name": "maelm_modern_17m", "decoder_attention": None}
-    assert different_settings(before, now) == ["decoder-attention self (now shared)"]
+    assert different_settings(before, now, {}) == ["decoder-attention self (now shared)"]
     for configured in (before, now):
         configured["model"]["decoder_layers"] = 0
-    assert different_settings(before, now) == []
+    assert different_settings(before, now, {}) == []
 
 
 def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
-    assert different_settings(configuration(data=old), configuration(data=new)) == []
+    assert different_settings(configuration(data=old), configuration(data=new), {}) == []
     (tmp_path / "old").mkdir()
-    assert different_settings(configuration(data=old), configuration(data=new)) == [f"data {old} (now {new})"]
+    assert different_settings(configuration(data=old), configuration(data=new), {}) == [f"data {old} (now {new})"]
 
 
 def test_after_ctrl_c_it_is_said_what_the_same_command_does(tmp_path: Path) -> None:
@@ -152,4 +191,4 @@ def test_words_of_python_and_of_yaml_are_values(text: str, value: Any) -> None:
 def test_general_data_may_be_spelled_differently(tmp_path: Path) -> None:
     before, now = configuration(), configuration()
     before["task"]["general_data"], now["task"]["general_data"] = str(tmp_path), f"{tmp_path}/"
-    assert different_settings(before, now) == []
+    assert different_settings(before, now, {}) == []

@@ -147,14 +147,15 @@ def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(toy_data, pret
     torch.testing.assert_close(logits, hub_logits(hub, lines), rtol=1e-5, atol=1e-5)
 
 
-def test_the_batch_size_and_the_metric_that_are_passed_on_count(topics, pretrained, tmp_path, capsys):
+def test_the_batch_size_and_the_metric_count(topics, pretrained, tmp_path, capsys):
     command = ["finetune", topics, "--checkpoint", pretrained, "--output", tmp_path, "--gpus", 0, "--dry-run"]
-    main([str(word) for word in [*command, "--epochs", 3, "--", "--batch-size", 4]])
+    main([str(word) for word in [*command, "--epochs", 3, "--batch-size", 4]])
     words = capsys.readouterr().out.split()
     assert "--maximize-best-checkpoint-metric" in words
     assert {words[words.index(name) + 1] for name in ("--max-update", "--total-num-update")} == {str(3 * 160 // 4)}
-    main([str(word) for word in [*command, "--", "--best-checkpoint-metric", "loss"]])
-    assert "--maximize-best-checkpoint-metric" not in capsys.readouterr().out
+    main([str(word) for word in [*command, "--metric", "loss", "--patience", 2]])
+    output = capsys.readouterr().out
+    assert "--maximize-best-checkpoint-metric" not in output and "--patience 2" in output
 
 
 def test_a_notebook_gives_the_options_of_the_command(topics, pretrained, tmp_path, capsys):

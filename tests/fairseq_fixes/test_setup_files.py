@@ -1,5 +1,6 @@
 """The files copied into a save folder; tests/end_to_end/test_ema.py shows that they are sufficient."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,15 @@ def test_files_of_the_tasks(kind: type, files: tuple[str, ...], kept: list[str],
     with pytest.raises(ValueError, match=rf"^{folder / kept[0]} differs from {data / kept[0]}: .*--save-dir"):
         read_setup_files(task, folder)
     assert contents(folder) == {kept[0]: "a 1"}, "nothing is overwritten, and nothing added"
+
+
+def test_a_task_that_was_prepared_again_is_the_same(tmp_path: Path) -> None:
+    folders = [tmp_path / "data", tmp_path / "saved"]
+    for changed, folder in enumerate(folders):
+        folder.mkdir()
+        manifest = {"files": {"train": [{"changed_ns": changed}]}, "tagging": {"labels": ["a"]}, "outputs": {}}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert read_setup_files(task_of(TaggingTask, str(folders[0])), folders[1]) == {}
 
 
 def test_other_tasks_keep_nothing(tmp_path: Path) -> None:

@@ -285,12 +285,12 @@ def test_options_and_settings_of_the_user_win(data: Path) -> None:
     assert "--warmup-updates" not in words
 
 
-@pytest.mark.parametrize(("given", "name"), [("max_tokens=64", "sequences-per-gpu"), ("lr", "NAME")])
+@pytest.mark.parametrize(("given", "name"), [("max_tokens=64", "--set sequences-per-gpu"), ("lr", "NAME=VALUE")])
 def test_settings_that_would_be_lost_are_refused(
     given: str, name: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["pretrain", data, "--output", data / "run", "--recipe", "tiny", "--set", given]
-    assert f"--set {given}: give {name}=VALUE" in usage_error(capsys, words)
+    assert f"--set {given}: give {name}" in usage_error(capsys, words)
 
 
 def test_workers_read_batches_for_gpus_alone(data: Path) -> None:

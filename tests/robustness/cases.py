@@ -117,10 +117,10 @@ def _checkpoints() -> Iterator[Case]:
         )
     for name in ("empty", "text", "zeros", "image", "half", "list", "number"):
         for option in ("finetune-from-model", "restore-file"):
-            line = f"pretrain {{data}} --output {{new}} {TRAIN} --{option} {{bad/{name}.pt}}"
+            line = f"pretrain {{data}} --output {{new}} {TRAIN} {option}={{bad/{name}.pt}}"
             yield Case(f"{option}: {name}", line, rf"--{option} \S*bad/{name}.pt (is|cannot)")
     for name in _PROGRESS:
-        line = f"pretrain {{data}} --output {{new}} {TRAIN} --restore-file {{bad/{name}.pt}}"
+        line = f"pretrain {{data}} --output {{new}} {TRAIN} -- --restore-file {{bad/{name}.pt}}"
         said = rf"--restore-file \S*bad/{name}.pt cannot be continued: it"
         if name == "another-run":  # fairseq itself notices
             said = rf"training cannot continue from \S*bad/{name}.pt \("

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-TRAIN = "--recipe tiny --gpus 0 --set batch-sequences=4 sequence-length=32 sequences-per-gpu=4 -- --max-update 1"
+TRAIN = "--recipe tiny --gpus 0 --set batch-sequences=4 sequence-length=32 sequences-per-gpu=4 max-update=1"
 
 # Every command with good input.
 GOOD = {

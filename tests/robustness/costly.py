@@ -156,7 +156,7 @@ def _checkpoints() -> Iterator[Costly]:
     line = "import {bad} --vocabulary {data} --output {new}"
     yield Costly("a checkpoint for import that calls bytearray", array, line, "holds .*bytearray")
     for option in ("restore-file", "finetune-from-model"):
-        line = f"pretrain {{data}} --output {{new}} {TRAIN} --{option} {{bad}}"
+        line = f"pretrain {{data}} --output {{new}} {TRAIN} {option}={{bad}}"
         yield Costly(f"--{option} that calls bytearray", array, line, "holds .*bytearray")
     yield Costly("a decoder's table of positions", _saved(_rotary), _CHECKPOINT, "max_positions 20000000, but")
     said = "holds .* parameters, but a model with this dict.txt has"

@@ -33,7 +33,7 @@ from robustness.world import World
 
 _TRAINING = (
     "pretrain {data} --output {new} --recipe tiny --gpus 0 --set batch-sequences=4 sequence-length=32 "
-    "sequences-per-gpu=4 -- --max-update 8 --save-interval-updates 2 --disable-validation"
+    "sequences-per-gpu=4 max-update=8 -- --save-interval-updates 2 --disable-validation"
 )
 COMMANDS = {
     name: GOOD[name]
@@ -191,9 +191,11 @@ class Trials:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        shared = ["--distributed-world-size", "2", "--distributed-no-spawn", "--distributed-backend", "gloo"]
+        shared = ["--distributed-no-spawn", "--distributed-backend", "gloo"]
         shared += ["--distributed-init-method", f"tcp://127.0.0.1:{port}", "--ddp-backend", "legacy_ddp"]
-        return [[*self.words("pretrain"), *shared, "--distributed-rank", str(rank)] for rank in range(2)]
+        words = self.words("pretrain")
+        words.insert(words.index("--"), "distributed-world-size=2")
+        return [[*words, *shared, "--distributed-rank", str(rank)] for rank in range(2)]
 
     def run(self, number: int) -> None:
         """Try accidents in turn, each with a random command."""

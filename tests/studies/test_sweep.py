@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.finetuning.recipe import Recipe
+from fairseq_maelm.finetuning.recipe import RESERVED, Recipe
 from fairseq_maelm.options import USER_DIR, UsageError
-from fairseq_maelm.studies.sweep import choose, refuse_overriding, refuse_searched, settings_of, tidy
-from fairseq_maelm.training.options import configuration_of
+from fairseq_maelm.studies.sweep import choose, refuse_searched, settings_of, tidy
+from fairseq_maelm.training.options import configuration_of, overridden
 
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32), "epochs": (3,), "warm-up": (0.06,)}
 
@@ -52,14 +52,13 @@ def test_options_for_all_runs_cannot_change_what_the_sweep_sets() -> None:
     words = ["fairseq-train", "data", "--user-dir", str(USER_DIR), "--task", "maelm_sentences", "--arch", "maelm_tiny"]
     words += ["--seed", "1", "--batch-size", "16", "--lr", "1e-3", "--optimizer", "fused_adamw"]
     before = configuration_of(words[1:])
-    refuse_overriding(before, configuration_of([*words[1:], "--pooler-dropout", "0.2"]))
+    assert overridden(before, configuration_of([*words[1:], "--pooler-dropout", "0.2"]), RESERVED) is None
     for option, name in (
         ("--seed", "seed"),
         ("--max-sentences", "batch-size"),
         ("--max-epoch", "max-epoch"),
     ):
-        with pytest.raises(UsageError, match=f"--options: {name} is set by the sweep for each run"):
-            refuse_overriding(before, configuration_of([*words[1:], option, "7"]))
+        assert overridden(before, configuration_of([*words[1:], option, "7"]), RESERVED) == name
 
 
 # Checkpoints

@@ -1,8 +1,10 @@
 """What a training shows, and the file that has fairseq's log."""
 
 import io
+import itertools
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from fairseq_maelm.training.screen import LOG_FILE, LogFile, Screen, running_los
 
 __all__ = ["toy_data"]
 
-SIZES = ["--set", "batch-sequences=4", "sequence-length=64", "sequences-per-gpu=4"]
+SIZES = ["--set", "batch-sequences=4", "sequence-length=64", "sequences-per-gpu=4", "max-update=3"]
 
 
 def log(text: str, name: str = "fairseq_cli.train", level: int = logging.INFO) -> logging.LogRecord:
@@ -31,7 +33,7 @@ def without_times(text: str) -> list[str]:
 def test_the_screen_has_what_people_read_and_the_file_has_all(toy_data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = ["maelm", "pretrain", toy_data, "--output", folder, "--recipe", "tiny", "--gpus", 0, *SIZES]
-    output = run([*words, "--", "--max-update", 3], verbose=False)
+    output = run(words, verbose=False)
     # A slow machine shows progress too.
     shown_lines = [line for line in without_times(output) if not line.endswith(" left")]
     header, place, valid, after = shown_lines
@@ -43,7 +45,7 @@ def test_the_screen_has_what_people_read_and_the_file_has_all(toy_data: Path, tm
     assert after == f"checkpoints: {folder}; next: maelm fill --checkpoint {folder} 'A text with a <mask>.'"
     assert "fairseq_cli.train | Start iterating over samples" in whole and "| train | {" in whole
     # Everything is shown on request, and nothing changes in a run that is complete.
-    assert "fairseq_cli.train | " in run([*words, "--", "--max-update", 3])
+    assert "fairseq_cli.train | " in run(words)
     assert (folder / LOG_FILE).read_text(encoding="utf-8") == whole
 
 
@@ -100,6 +102,21 @@ def test_updates_of_minutes_have_a_speed(monkeypatch: pytest.MonkeyPatch) -> Non
     lines = [screen.line(int(second // 100), second) for second in map(float, range(0, 501, 10))]
     screen.close()
     assert str(lines[-1]).endswith("50 %, 0.01 updates/s, 0:08:20 left")
+
+
+def test_the_time_left_falls_steadily_while_updates_take_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    screen = Screen({"max_update": 20})
+    # 50 to 80 seconds each, seen every second.
+    ends = list(itertools.accumulate([50, 70, 60, 80, 55] * 4))
+    lines = [screen.line(sum(end <= second for end in ends), float(second)) for second in range(ends[-1])]
+    screen.close()
+    clocks = [re.findall(r"(\d+):(\d+):(\d+) left", str(line)) for line in lines]
+    left = [
+        3600 * int(hours) + 60 * int(minutes) + int(seconds) for [(hours, minutes, seconds)] in filter(None, clocks)
+    ]
+    assert max(after - before for before, after in zip(left[200:], left[201:])) < 10
+    assert max(abs(seconds - (len(left) - second)) for second, seconds in enumerate(left) if second > 200) < 60
 
 
 def test_epochs_that_limit_a_training_count_between_records(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
     run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
     checkpoint = tmp_path / "imported" / CHECKPOINT_FILE
     finetune = ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", tmp_path / "saved"]
-    finetune += ["--batch-size", 8, "--gpus", 0, "--", "--lr", 0, "--max-update", 1, "--weight-decay", 0]
+    finetune += ["--batch-size", 8, "--gpus", 0, "--lr", 0, "--epochs", 1, "--", "--weight-decay", 0]
     run(finetune)
     assert "this run is complete after 1 update" in run(finetune)
     saved = parameters(tmp_path / "saved" / "checkpoint_last.pt")
