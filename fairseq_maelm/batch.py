@@ -39,11 +39,12 @@ class Layout(_Optional):
     visible_tokens: int  # tokens in the encoder's input of the whole batch, without padding
     visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
     visible_slots: Tensor  # <int64>[N] slots of these states; all other slots get the mask embedding
-    predicted_slots: Tensor  # <int64>[M] slots to predict, ascending
+    predicted_slots: Tensor  # <int64>[M] slots to predict, ascending; then other slots, as spare rows
+    predicted_tokens: int  # slots to predict in the whole batch, without spare rows
     returned_outputs: Tensor  # <int64>[K] indices into predicted_slots, where the slot is also in visible_slots
     returned_rows: Tensor  # <int64>[K] encoder rows of these slots
     output_rows: Tensor  # <int64>[M] indices of predicted slots in a flattened [B, output_length]
-    output_length: int  # largest number of slots to predict in a sequence
+    output_length: int  # largest number of slots to predict in a sequence; with spare rows, M = B * output_length
     all_visible: bool  # whether the states of all tokens enter the decoder; rows then equal slots, and S = T
     encoder_padded: bool  # whether any encoder sequence is shorter than S; known without a GPU sync
     decoder_padded: bool  # whether any full sequence is shorter than T
@@ -61,21 +62,32 @@ def padding_boundaries(lengths: Tensor, length: int) -> Tensor:
     return F.pad(ends, (1, 0)).int()
 
 
-def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> np.ndarray:
-    """Stack sequences into <int64>[B, T], padded on the right with ``filler``."""
-    padded = np.full((len(rows), int(lengths.max())), filler, dtype=np.int64)
+def round_up(lengths: np.ndarray) -> np.ndarray:
+    """Round lengths <int>[...] up to one of eight in each octave: 16, 18, ..., 32, 36, ...; the first 16 stay.
+
+    Rounded lengths are a twentieth longer on average.
+    """
+    step = 1 << np.maximum(np.frexp(lengths)[1] - 4, 0)
+    return -(-lengths // step) * step
+
+
+def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int, width: int | None = None) -> np.ndarray:
+    """Stack sequences into <int64>[B, T], padded on the right with ``filler`` to the longest or to ``width``."""
+    padded = np.full((len(rows), width or int(lengths.max())), filler, dtype=np.int64)
     for row, tokens in zip(padded, rows):
         row[: len(tokens)] = tokens
     return padded
 
 
-def whole_sequences(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> dict[str, Any]:
-    """Return a batch of B sequences that the encoder sees in full.
+def whole_sequences(
+    rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int, width: int | None = None
+) -> dict[str, Any]:
+    """Return a batch of B sequences that the encoder sees in full; the arguments are those of ``pad_rows``.
 
     The batch holds ``ntokens``, the number of tokens without padding, and ``net_input`` with ``src_tokens``
     <int64>[B, S] and ``src_lengths`` <int64>[B].
     """
-    tokens = torch.from_numpy(pad_rows(rows, lengths, filler))
+    tokens = torch.from_numpy(pad_rows(rows, lengths, filler, width))
     return {
         "ntokens": int(lengths.sum()),
         "net_input": {"src_tokens": tokens, "src_lengths": torch.from_numpy(lengths)},

@@ -153,14 +153,17 @@ def batch_of(
     mask_index: int | None = None,
     view: EncoderView | None = None,
     everything: bool = False,
+    spare: tuple[int, int] | None = None,
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """The model's input, with the full sequences for decoders that read them, and targets for given masked positions.
 
     Masked tokens are dropped, or kept as ``mask_index``, or as another view says; its random tokens are 7, and of a
-    fraction of masks those of each second sequence stay. Targets are the masked tokens, or everything.
+    fraction of masks those of each second sequence stay. Targets are the masked tokens, or everything. With ``spare``,
+    T and the planned number of masks, padding makes a batch of few shapes.
     """
     lengths = np.array([len(sequence) for sequence in sequences])
-    tokens = np.ones((len(sequences), lengths.max()), dtype=np.int64)
+    width, planned = spare or (lengths.max(), None)
+    tokens = np.ones((len(sequences), width), dtype=np.int64)
     predicted = np.zeros(tokens.shape, dtype=bool)
     for row, (sequence, positions) in enumerate(zip(sequences, masked)):
         tokens[row, : len(sequence)] = sequence
@@ -172,7 +175,7 @@ def batch_of(
     fillers = staying if view.mask_fraction else None, random if view.shows_random_tokens else None
     shown = view.apply(draw, inside, 39 if mask_index is None else mask_index, *fillers)
     targets = inside if everything else predicted
-    net_input = encoder_input(shown, targets, lengths, 1, view.positions)
+    net_input = encoder_input(shown, targets, lengths, 1, view.positions, planned)
     net_input["layout"]["full_tokens"] = torch.from_numpy(tokens)
     return net_input, torch.from_numpy(tokens[targets])
 

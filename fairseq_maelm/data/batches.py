@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
+from fairseq_maelm.batch import round_up
 from fairseq_maelm.data.length_buckets import WIDEST, order_by_length
 
 
@@ -31,6 +32,8 @@ class BatchDataset(FairseqDataset):
     remedy = "a smaller --tokens-per-sample"
     # The largest relative difference between lengths in a bucket.
     widest_bucket = WIDEST
+    # Whether batches have few different shapes, for a little more padding; the task decides.
+    few_shapes = False
 
     # Makes a dict with ``ntokens``, ``net_input`` etc. from item indices <int64>[B].
     collate: Callable[[np.ndarray], dict[str, Any]]
@@ -46,7 +49,7 @@ class BatchDataset(FairseqDataset):
     ) -> None:
         self.sizes, self.order, self.seed, self.fixed_epoch = sizes, order, seed, fixed_epoch
         self.token_counts = sizes if token_counts is None else token_counts
-        self.used = used
+        self.used, self.longest = used, int(sizes.max(initial=0))
         self.epoch = 1 if fixed_epoch is None else fixed_epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -69,6 +72,11 @@ class BatchDataset(FairseqDataset):
     def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
         """Return the indices themselves; called by torch's data loader for a batch."""
         return indices
+
+    def width(self, indices: np.ndarray) -> int:
+        """Return the length to which the sequences of a batch with item indices <int64>[B] are padded."""
+        longest = self.sizes[indices].max()
+        return min(int(round_up(longest)), self.longest) if self.few_shapes else int(longest)
 
     def num_tokens(self, index: int) -> int:
         """Return the number of tokens in an item, as counted for ``--max-tokens``."""

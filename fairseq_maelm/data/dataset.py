@@ -7,10 +7,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fairseq_maelm.batch import round_up
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.length_buckets import padding_share
-from fairseq_maelm.data.masking import MaskingScheme, draw_masks, keep_fraction, replacements, rounding_draws
+from fairseq_maelm.data.masking import (
+    MaskingScheme,
+    draw_masks,
+    keep_fraction,
+    mask_counts,
+    order_draws,
+    replacements,
+)
 from fairseq_maelm.data.masking_schedule import RateOfUpdates
 from fairseq_maelm.data.masking_variants import EncoderView, encoder_input
 
@@ -60,8 +68,12 @@ class MaskedBlockDataset(BatchDataset):
         self.rate: RateOfUpdates | None = None
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
-        # Sort keys that also round the number of masked tokens; see ``order_by_length``.
-        return rounding_draws(self.seed, self.epoch, indices)
+        return order_draws(self.seed, self.epoch, indices)
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """Return the lengths of blocks <int>[indices], padded as in their batches."""
+        sizes = self.sizes[indices]
+        return np.minimum(round_up(sizes), self.longest) if self.few_shapes else sizes
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
         """Return all indices, and an empty list of those to leave out.
@@ -90,10 +102,12 @@ class MaskedBlockDataset(BatchDataset):
         """Read, mask and collate sequences <int64>[B].
 
         Returns:
-            ``ntokens`` (all original tokens), ``target`` <int64>[M], and ``net_input`` with ``src_tokens``
-            <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout`` (see ``fairseq_maelm.batch``).
+            ``ntokens`` (all original tokens), ``target`` <int64>[M], without spare rows, and ``net_input`` with
+            ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout`` (see ``fairseq_maelm.batch``).
         """
         tokens, lengths = self.blocks.read(indices, self.symbols.pad)
+        more = self.width(indices) - tokens.shape[1]
+        tokens = np.pad(tokens, ((0, 0), (0, more)), constant_values=self.symbols.pad)
         inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
         scheme = self.scheme if self.rate is None else replace(self.scheme, mask_prob=self.rate.of_batch(indices))
         draw = draw_masks(scheme, tokens, lengths, indices, self.seed, self.epoch)
@@ -104,11 +118,12 @@ class MaskedBlockDataset(BatchDataset):
             random_tokens = replacements(scheme.real_tokens, indices, self.seed, self.epoch, tokens.shape[1])
         shown = self.view.apply(draw, inside, self.symbols.mask, staying, random_tokens)
         predicted = inside if self.predicts_all else draw.predicted
-        net_input = encoder_input(shown, predicted, lengths, self.symbols.pad, self.view.positions)
+        planned = int(mask_counts(scheme.mask_prob, inside.shape[1])) if self.few_shapes else None
+        net_input = encoder_input(shown, predicted, lengths, self.symbols.pad, self.view.positions, planned)
         if self.predicts_all:
             net_input["layout"]["full_tokens"] = torch.from_numpy(tokens)
         return {
             "ntokens": int(lengths.sum()),
             "net_input": net_input,
-            "target": torch.from_numpy(tokens).view(-1)[net_input["layout"]["predicted_slots"]],
+            "target": torch.from_numpy(tokens[predicted]),
         }

@@ -36,11 +36,7 @@ def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: f
 
 
 def order_by_length(sizes: np.ndarray, draws: np.ndarray, widest: float = WIDEST) -> np.ndarray:
-    """Sort sequences by bucket, and within a bucket by ``draws`` <float64>[sequences] in [0, 1).
-
-    In pretraining, the same draws round the number of masks. So neighbors of equal length have the same number of
-    masks, and their batch needs no padding in the encoder; at most one batch per length mixes two numbers of masks.
-    """
+    """Sort sequences by bucket, and within a bucket by ``draws`` <float64>[sequences] in [0, 1)."""
     # numpy sorts 16-bit integers stably by radix sort: in linear time, and in the same order on every machine.
     order = np.argsort((draws * (1 << 16)).astype(np.uint16), kind="stable")
     return order[np.argsort(length_buckets(sizes, widest=widest)[sizes[order]], kind="stable")]

@@ -16,10 +16,11 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 # Independent streams of random numbers for one (seed, epoch, index).
-_PRIORITY, _ROUNDING, _TREATMENT, _REPLACEMENT, _STAYING = range(5)
+_PRIORITY, _ORDER, _TREATMENT, _REPLACEMENT, _STAYING = range(5)
 
 # The lowest 16 bits of a priority are the position, so that all priorities of a sequence differ.
 MAX_LENGTH = 1 << 16
+_LAST = np.iinfo(np.uint64).max
 
 
 def mix(x: np.ndarray) -> np.ndarray:
@@ -58,12 +59,19 @@ def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
     return key
 
 
-def rounding_draws(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
-    """Draw u <float64>[B] in [0, 1), one per sequence, for the number of masked tokens, floor(p * n + u).
+def order_draws(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+    """Draw <float64>[B] in [0, 1), one per sequence, for the order of an epoch."""
+    return uniform(_row_bits(seed, epoch, indices, _ORDER))
 
-    Sequences of equal length with similar draws therefore mask equally many tokens; see ``order_by_length``.
+
+def mask_counts(rate: float, lengths: np.ndarray) -> np.ndarray:
+    """Return the number of tokens to predict <int64>[B] in sequences of lengths n <int64>[B]: rate * n, rounded.
+
+    It depends on nothing else, so that batches of equal lengths have equal shapes. Each sequence of two or more tokens
+    has at least one, and one token that stays visible.
     """
-    return uniform(_row_bits(seed, epoch, indices, _ROUNDING))
+    counts = np.floor(rate * lengths + 0.5).astype(np.int64)
+    return np.minimum(np.maximum(counts, 1), lengths - 1)
 
 
 def uniform(bits: np.ndarray) -> np.ndarray:
@@ -75,7 +83,7 @@ def uniform(bits: np.ndarray) -> np.ndarray:
 class MaskingScheme:
     """Probabilities and token classes of masking."""
 
-    mask_prob: float  # fraction of tokens (of words, with ``word_starts``) to predict, in (0, 1)
+    mask_prob: float  # fraction of tokens to predict, in (0, 1)
     real_tokens: np.ndarray  # <int64>[R] token ids for random replacements: no special symbols, no <mask>
     leave_unmasked_prob: float = 0.0  # fraction of predicted tokens that stay in place, visible to the encoder
     random_token_prob: float = 0.0  # fraction of predicted tokens that are replaced by a random real token
@@ -111,10 +119,9 @@ def draw_masks(
 ) -> MaskDraw:
     """Choose the positions to predict in a batch.
 
-    In a sequence of n tokens (or words, if whole words are masked), floor(p * n + u) are chosen, with u uniform in
-    [0, 1), as in fairseq and in the authors' code. The dataset sorts sequences of equal length by u, so that sequences
-    in a batch mask equally many tokens and the encoder needs no padding. At least one token per sequence stays visible.
-    If p is so small that the batch has no chosen token, one token of the longest sequence is chosen.
+    Their number depends on the length of a sequence alone; see ``mask_counts``. It is lower where too few tokens may
+    be chosen, or if no word is short enough to complete it. fairseq and the authors' code round it at random. If the
+    batch has no chosen token, one token of the longest sequence is chosen.
 
     Args:
         scheme: probabilities and token classes.
@@ -129,44 +136,54 @@ def draw_masks(
         raise ValueError(f"masking takes sequences of up to {MAX_LENGTH} tokens, not {length}")
     inside = np.arange(length)[None, :] < lengths[:, None]
     eligible = inside if scheme.protected is None else inside & ~scheme.protected[tokens]
-    starts = _unit_starts(scheme, tokens, eligible)
     priority = random_bits(seed, epoch, indices, _PRIORITY, length)
     priority &= ~np.uint64(MAX_LENGTH - 1)
     priority |= np.arange(length, dtype=np.uint64)
-    units = lengths if starts is inside else np.count_nonzero(starts, axis=1)
-    # If every token may be chosen, one must stay visible.
-    spared = 1 if eligible is inside else (eligible == inside).all(axis=1)
-    counts = (scheme.mask_prob * units + rounding_draws(seed, epoch, indices)).astype(np.int64)
-    counts = np.minimum(counts, np.maximum(units - spared, 0))
+    counts = np.minimum(mask_counts(scheme.mask_prob, lengths), np.count_nonzero(eligible, axis=1))
     first = None
-    if scheme.word_starts is not None:
+    if scheme.word_starts is None:
+        # In rows with no tokens to choose, the threshold is meaningless.
+        predicted = _smallest(priority, eligible, counts) & eligible & (counts[:, None] > 0)
+    else:
+        starts = _word_starts(scheme, tokens, eligible)
         # <int64>[B, T] the first position of each token's word: a word uses the random numbers of its first token.
         first = np.maximum.accumulate(np.where(starts | ~eligible, np.arange(length), 0), axis=1)
-    predicted = _smallest(priority, starts, counts, first)
-    # In rows with no tokens to choose, the threshold is meaningless.
-    predicted &= eligible & (counts[:, None] > 0)
+        predicted = _whole_words(np.where(starts, priority, _LAST), eligible, counts, first)
     if not predicted.any():
         predicted = _one_prediction(eligible, inside, lengths, priority)
     return _treat(scheme, tokens, predicted, first, seed, epoch, indices)
 
 
-def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, first: np.ndarray | None) -> np.ndarray:
-    """Return <bool>[B, T], True in the ``counts`` units of smallest priority in each row; undefined outside units."""
-    ranked = priority if starts.all() else np.where(starts, priority, np.iinfo(np.uint64).max)
+def _smallest(priority: np.ndarray, eligible: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return <bool>[B, T], True at the ``counts`` tokens of smallest priority in each row; undefined at others."""
+    ranked = priority if eligible.all() else np.where(eligible, priority, _LAST)
     ranks = np.maximum(counts - 1, 0)
     # Only the smallest priorities need sorting; if all rows have the same count, not even these.
     most = int(ranks.max())
     ranked = np.partition(ranked, most, axis=1)[:, : most + 1]
     if ranks.min() < most:
         ranked.sort(axis=1)
-    threshold = np.take_along_axis(ranked, ranks[:, None], axis=1)
-    return (priority if first is None else np.take_along_axis(priority, first, axis=1)) <= threshold
+    return priority <= np.take_along_axis(ranked, ranks[:, None], axis=1)
 
 
-def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray) -> np.ndarray:
-    """Return <bool>[B, T], True at the first token of every unit (token or word)."""
-    if scheme.word_starts is None:
-        return eligible
+def _whole_words(priority: np.ndarray, eligible: np.ndarray, counts: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return <bool>[B, T], True in words in the order of priority, without those that exceed the rest of ``counts``."""
+    sizes = np.zeros_like(first)
+    np.add.at(sizes, (np.nonzero(eligible)[0], first[eligible]), 1)
+    order = np.argsort(priority, axis=1)
+    sizes = np.take_along_axis(sizes, order, axis=1)
+    chosen, rest = np.zeros_like(eligible), counts[:, None]
+    while (waiting := np.where(chosen | (sizes > rest), 0, sizes)).any():
+        chosen |= (waiting > 0) & (np.cumsum(waiting, axis=1) <= rest)
+        rest = counts[:, None] - np.where(chosen, sizes, 0).sum(axis=1, keepdims=True)
+    predicted = np.empty_like(chosen)
+    np.put_along_axis(predicted, order, chosen, axis=1)
+    return np.take_along_axis(predicted, first, axis=1)
+
+
+def _word_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray) -> np.ndarray:
+    """Return <bool>[B, T], True at the first eligible token of every word."""
+    assert scheme.word_starts is not None
     starts = scheme.word_starts[tokens]
     if scheme.word_kinds is not None:
         begin, end = scheme.word_kinds
@@ -192,7 +209,7 @@ def _one_prediction(eligible: np.ndarray, inside: np.ndarray, lengths: np.ndarra
         candidates = inside[row].copy()
         candidates[0] = False
     predicted = np.zeros_like(eligible)
-    predicted[row, np.argmin(np.where(candidates, priority[row], np.iinfo(np.uint64).max))] = True
+    predicted[row, np.argmin(np.where(candidates, priority[row], _LAST))] = True
     return predicted
 
 

@@ -1,4 +1,4 @@
-"""A masking rate that changes linearly over the updates of a run.
+"""A masking rate that changes in equal steps over the updates of a run.
 
 Data workers draw masks ahead of the update and know neither its number nor the order of the batches. Therefore the
 update number of each sequence is stored when the epoch's batches are ordered, before the workers start.
@@ -13,19 +13,22 @@ from fairseq.trainer import Trainer
 
 from fairseq_maelm.fairseq_fixes.private import WatchedBatches
 
+# Number of rates in a run. Each makes batches of another shape, for which a CPU or a compiler prepares itself anew.
+_RATES = 8
+
 
 class RateOfUpdates(NamedTuple):
     """The masking rates of an epoch's batches."""
 
-    start: float  # rate at the first update of the run
-    end: float  # rate after the last update
+    start: float  # rate in the first eighth of the run
+    end: float  # rate in the last eighth
     updates: int  # number of updates of the whole run
     made: np.ndarray  # <int32>[items] number of completed updates when each item is used
 
     def of_batch(self, indices: np.ndarray) -> float:
         """Return the masking rate of a batch with item indices <int64>[B]."""
-        share = min(int(self.made[indices[0]]) / self.updates, 1.0)
-        return self.start + (self.end - self.start) * share
+        step = min(int(self.made[indices[0]]) * _RATES // self.updates, _RATES - 1)
+        return self.start + (self.end - self.start) * step / (_RATES - 1)
 
 
 class RatedBatches(WatchedBatches):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fairseq_maelm.batch import Layout
+from fairseq_maelm.batch import round_up
 from fairseq_maelm.data.masking import MaskDraw
 
 MASKED_INPUTS = ("dropped", "kept", "reset", "random", "random_kept")
@@ -102,15 +102,43 @@ class EncoderView:
         return VisibleTokens(np.where(masked, filler, draw.tokens), inside, returned)
 
 
-def output_rows(predicted: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the layout's ``output_rows`` <int64>[M] and ``output_length`` for positions to predict <bool>[B, T]."""
+def output_layout(predicted: np.ndarray, planned: int | None = None) -> dict[str, Any]:
+    """Return the entries of the layout on the predicted tokens, and on spare rows.
+
+    Args:
+        predicted: <bool>[B, T] True at positions to predict.
+        planned: as in ``encoder_input``.
+    """
     counts = np.count_nonzero(predicted, axis=1)
-    length = int(counts.max())
-    return _rows(counts, length), length
+    length = _width(counts, planned, predicted.shape[1])
+    slots, rows = np.flatnonzero(predicted), _rows(counts, length)
+    if planned is not None:
+        spare = ~predicted & (np.cumsum(~predicted, axis=1) <= length - counts[:, None])
+        slots = np.append(slots, np.flatnonzero(spare))
+        rows = np.append(rows, np.flatnonzero(np.arange(length) >= counts[:, None]))
+    return {
+        "predicted_slots": torch.from_numpy(slots),
+        "predicted_tokens": int(counts.sum()),
+        "output_rows": torch.from_numpy(rows),
+        "output_length": length,
+    }
+
+
+def _width(counts: np.ndarray, planned: int | None, limit: int) -> int:
+    """Return the length to which rows of ``counts`` <int64>[B] items are padded: if planned, one of few."""
+    most = counts.max()
+    if planned is None:
+        return int(most)
+    return planned if most <= planned else min(int(round_up(most)), limit)
 
 
 def encoder_input(
-    shown: VisibleTokens, predicted: np.ndarray, lengths: np.ndarray, pad: int, positions: str = "original"
+    shown: VisibleTokens,
+    predicted: np.ndarray,
+    lengths: np.ndarray,
+    pad: int,
+    positions: str = "original",
+    planned: int | None = None,
 ) -> dict[str, Any]:
     """Gather the visible tokens of full sequences and record their original positions.
 
@@ -120,40 +148,36 @@ def encoder_input(
         lengths: <int64>[B] lengths of the full sequences.
         pad: token id of padding.
         positions: "original" or "consecutive".
+        planned: number of masks in a sequence of T tokens. If it is given, padding and spare rows, which have no
+            target, make the batch one of few different shapes: that of B such sequences, unless it needs more.
 
     Returns:
         ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout``.
     """
     batch_size, padded_length = shown.tokens.shape
-    counts = np.count_nonzero(shown.visible, axis=1)
-    width = int(counts.max())
-    slots = np.flatnonzero(shown.visible)
-    tokens = shown.tokens.reshape(-1)[slots]
-    places = slots - np.repeat(np.arange(batch_size) * padded_length, counts)
+    counts, slots = np.count_nonzero(shown.visible, axis=1), np.flatnonzero(shown.visible)
+    width = _width(counts, None if planned is None else padded_length - planned, padded_length)
     encoder_padded = len(slots) < batch_size * width
     rows: np.ndarray | None = _rows(counts, width) if encoder_padded else None
-    src_tokens = _spread(tokens, rows, (batch_size, width), pad)
-    src_positions = _spread(places, rows, (batch_size, width), 0)
+    src_tokens = _spread(shown.tokens.reshape(-1)[slots], rows, (batch_size, width), pad)
+    src_positions = _spread(slots % padded_length, rows, (batch_size, width), 0)
     if positions == "consecutive":
         src_positions = np.where(np.arange(width) < counts[:, None], np.arange(width), 0)
     visible_rows = np.arange(len(slots)) if rows is None else rows
     if shown.returned is not shown.visible:
         enters = shown.returned.reshape(-1)[slots]
         visible_rows, slots = visible_rows[enters], slots[enters]
-    rows_of_wanted, output_length = output_rows(predicted)
-    layout: Layout = {
+    layout = {
+        **output_layout(predicted, planned),
         "positions": torch.from_numpy(src_positions),
         "lengths": torch.from_numpy(lengths),
         "padded_length": padded_length,
-        "visible_tokens": len(tokens),
+        "visible_tokens": int(counts.sum()),
         "visible_rows": torch.from_numpy(visible_rows),
         "visible_slots": torch.from_numpy(slots),
-        "predicted_slots": torch.from_numpy(np.flatnonzero(predicted)),
         "returned_outputs": torch.from_numpy(np.flatnonzero(shown.returned[predicted])),
         "returned_rows": torch.from_numpy(visible_rows[predicted.reshape(-1)[slots]]),
-        "output_rows": torch.from_numpy(rows_of_wanted),
-        "output_length": output_length,
-        "all_visible": len(slots) == int(lengths.sum()),
+        "all_visible": len(slots) == int(lengths.sum()) and width == padded_length,
         "encoder_padded": encoder_padded,
         "decoder_padded": bool(lengths.min() < padded_length),
     }
@@ -166,6 +190,7 @@ def encoder_input_of_masks(
     masks: np.ndarray,
     view: EncoderView,
     pad: int,
+    planned: int | None = None,
 ) -> dict[str, Any]:
     """Make the encoder's input for predicting the tokens at given masks <bool>[B, T], with the view of pretraining.
 
@@ -176,7 +201,7 @@ def encoder_input_of_masks(
     visible = inside if view.asks_with_masks else inside & ~masks
     returned = inside & ~masks if view.masked_input == "reset" else visible
     shown = VisibleTokens(tokens, visible, returned)
-    return encoder_input(shown, masks, lengths, pad, view.positions)
+    return encoder_input(shown, masks, lengths, pad, view.positions, planned)
 
 
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:

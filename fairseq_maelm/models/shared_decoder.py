@@ -9,12 +9,8 @@ from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_except
-from fairseq_maelm.modules.autocast import autocast_dtype
+from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_except, join
 from fairseq_maelm.modules.output_positions import OutputPositions, unseen_outputs, unseen_positions
-
-# On a CPU in half precision, the number of the masks' rows is a multiple of this.
-_ROWS = 32
 
 
 class SharedDecoder(nn.Module):
@@ -75,7 +71,7 @@ class SharedDecoder(nn.Module):
                 states = layer(states, visible.bias)
             return encoder.normalize(states)
         streams = self._streams(visible, encoder, layout, full)
-        rows = streams.join(visible.states.flatten(0, 1), full)
+        rows = join(visible.states, full)
         keeps = len(layout["returned_outputs"]) > 0
         for number, layer in enumerate(layers, first):
             if number in self.with_masks:
@@ -85,20 +81,21 @@ class SharedDecoder(nn.Module):
                 seen, masks = streams.split(rows)
             seen = layer(seen, visible.bias)
             if number + 1 in self.with_masks:
-                rows = streams.join(seen.flatten(0, 1), masks)
+                rows = join(seen, masks)
         if keeps:
             own = rows.index_select(0, layout["returned_rows"])
             outputs = rows.new_empty(len(layout["predicted_slots"]), rows.shape[1])
-            outputs = outputs.index_copy(0, unseen_outputs(layout), streams.split(rows)[1])
-            return encoder.normalize(outputs.index_copy(0, layout["returned_outputs"], own))
-        return encoder.normalize(streams.without_spare(rows))
+            outputs = outputs.index_copy(0, unseen_outputs(layout), streams.take(rows))
+            rows = outputs.index_copy(0, layout["returned_outputs"], own)
+        return encoder.normalize(rows)
 
     def _streams(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout, masks: Tensor) -> TwoStreams:
         config, tokens, masks_at = encoder.layer_config, visible.tokens, unseen_positions(layout)
         length, places = layout["padded_length"], masks_at.slots % layout["padded_length"]
         of_distance = None if visible.bias is None else visible.bias.of_distance
-        own_places = masks_at.pad(places, len(tokens))
-        own_hidden = hidden_except(masks_at.rows, *own_places.shape)
+        # A spare row at padding is where the last token is; otherwise a window could hide all tokens from it.
+        own_places = masks_at.pad(places, len(tokens)).minimum(layout["lengths"][:, None] - 1)
+        own_hidden = hidden_except(masks_at.rows[: masks_at.wanted], *own_places.shape)
         masks_bias = AttentionBias(
             of_distance,
             torch.cat([layout["positions"], own_places], dim=1),
@@ -107,19 +104,7 @@ class SharedDecoder(nn.Module):
         )
         positions = torch.arange(length, device=places.device)[None]
         full_bias = AttentionBias(of_distance, positions, layout["lengths"], max_positions=encoder.longest)
-        spare = _spare_rows(masks)
-        of_rows = torch.cat([layout["positions"].flatten(), places, places.new_zeros(spare)])[None]
+        of_rows = torch.cat([layout["positions"].flatten(), places])[None]
         turns = rotations(of_rows, config.rotary_bases, config.head_dim, masks)
-        biases = visible.bias, masks_at, masks_bias, full_bias
         rows = layout["visible_rows"], layout["visible_slots"]
-        return TwoStreams(len(tokens), tokens.shape[1], *biases, turns, *rows, spare)
-
-
-def _spare_rows(masks: Tensor) -> int:
-    """Return how many rows to add to those of the masks <float>[M, D].
-
-    M differs from batch to batch. On a CPU, oneDNN makes a program for each shape of a product in half precision, which
-    takes milliseconds and 0.7 MB each.
-    """
-    half = autocast_dtype("cpu") is not None or masks.dtype.itemsize == 2
-    return -len(masks) % _ROWS if masks.device.type == "cpu" and half else 0
+        return TwoStreams(len(tokens), tokens.shape[1], visible.bias, masks_at, masks_bias, full_bias, turns, *rows)

@@ -179,12 +179,14 @@ def _walk(
     correct = target.new_zeros(())
     for part in chunks(len(states), len(projection.bias), settings.chunk):
         logits = torch.addmm(projection.bias, states[part], projection.weight.t())
-        for block in chunks(len(logits), logits.shape[1], settings.block):
+        wanted = target[part]
+        for block in chunks(len(wanted), logits.shape[1], settings.block):
             of_bias = None if gradients is None else gradients.bias
-            partial = _score(logits[block], target[part][block], scale, of_bias)
+            partial = _score(logits[: len(wanted)][block], wanted[block], scale, of_bias)
             loss += partial.loss
             correct += partial.correct
         if gradients is not None:
+            logits[len(wanted) :] = 0
             _add_products(gradients, part, logits, states[part], projection)
         del logits  # frees the logits before the next chunk allocates its own
     return MaskedTokenLoss(loss, correct), gradients
@@ -262,11 +264,11 @@ def linear_cross_entropy(
         states: <float>[M, D]; M may be 0.
         weight: <float>[V, D].
         bias: <float>[V].
-        target: <int64>[M] in [0, V).
+        target: <int64>[M] in [0, V). If it is shorter, the last rows of states are spare: their loss is 0.
         settings: settings of the computation; ``default_settings`` if None.
 
     Returns:
-        Sums over the M rows. ``loss`` is differentiable by states, weight and bias.
+        Sums over the targets. ``loss`` is differentiable by states, weight and bias.
     """
     settings = settings or default_settings(states, weight)
     with_gradients = torch.is_grad_enabled() and any(each.requires_grad for each in (states, weight, bias))

@@ -19,11 +19,13 @@ class OutputPositions(NamedTuple):
         slots: <int64>[M] indices of the output positions in the flattened [B, S], ascending.
         rows: <int64>[M] indices of the output positions in the flattened [B, Q].
         length: Q, the maximum number of output positions in a sequence.
+        wanted: number of output positions that are not spare; those come first.
     """
 
     slots: Tensor
     rows: Tensor
     length: int
+    wanted: int
 
     def take(self, states: Tensor) -> Tensor:
         """Select the rows [M, ...] of a batch [B, S, ...]."""
@@ -33,7 +35,7 @@ class OutputPositions(NamedTuple):
         """Arrange rows [M, ...] by sequence: [B, Q, ...], padded with zeros."""
         shape = (batch, self.length, *rows.shape[1:])
         # In a compiled graph this condition would make two graphs.
-        if not torch.compiler.is_compiling() and len(rows) == batch * self.length:
+        if not torch.compiler.is_compiling() and self.wanted == batch * self.length:
             return rows.view(shape)
         return rows.new_zeros(batch * self.length, *rows.shape[1:]).index_copy(0, self.rows, rows).view(shape)
 
@@ -45,23 +47,24 @@ class OutputPositions(NamedTuple):
     def unpad(self, padded: Tensor) -> Tensor:
         """Invert ``pad``: [B, Q, ...] to [M, ...]."""
         rows = padded.flatten(0, 1)
-        whole = not torch.compiler.is_compiling() and len(rows) == len(self.rows)
+        whole = not torch.compiler.is_compiling() and self.wanted == len(rows)
         return rows if whole else rows.index_select(0, self.rows)
 
 
 def first_positions(tokens: Tensor) -> OutputPositions:
     """Return each sequence's first position, given tokens <int64>[B, S]."""
     rows = torch.arange(len(tokens), device=tokens.device)
-    return OutputPositions(rows * tokens.shape[1], rows, 1)
+    return OutputPositions(rows * tokens.shape[1], rows, 1, len(rows))
 
 
 def predicted_positions(layout: Layout) -> OutputPositions:
     """Return the positions whose tokens are predicted."""
-    return OutputPositions(layout["predicted_slots"], layout["output_rows"], layout["output_length"])
+    wanted = layout["predicted_tokens"]
+    return OutputPositions(layout["predicted_slots"], layout["output_rows"], layout["output_length"], wanted)
 
 
 def unseen_outputs(layout: Layout) -> Tensor:
-    """Return indices <int64>[M - K] into ``predicted_slots`` of the tokens that the encoder does not see, ascending."""
+    """Return indices <int64>[M - K] into ``predicted_slots`` of all but the tokens that the encoder sees, ascending."""
     seen = torch.zeros(len(layout["predicted_slots"]), dtype=torch.uint8, device=layout["predicted_slots"].device)
     seen = seen.index_fill(0, layout["returned_outputs"], 1)
     # Unlike nonzero, sorting does not wait for a GPU: the number of indices is known.
@@ -74,4 +77,5 @@ def unseen_positions(layout: Layout) -> OutputPositions:
     if not len(layout["returned_outputs"]):
         return every
     unseen = unseen_outputs(layout)
-    return OutputPositions(every.slots[unseen], every.rows[unseen], every.length)
+    wanted = every.wanted - len(layout["returned_outputs"])
+    return OutputPositions(every.slots[unseen], every.rows[unseen], every.length, wanted)

@@ -59,8 +59,8 @@ class TransformerLayer(Layer):
     ) -> Tensor:
         """Transform states <float>[B, S, D]; cross-attention reads ``memory`` with ``memory_bias``.
 
-        With ``TwoStreams`` as the bias, the states are its rows <float>[R, D]; with ``output_at`` only the masks and
-        the spare rows are computed.
+        With ``TwoStreams`` as the bias, the states are <float>[B * S + M, D]; with ``output_at`` only the M masks are
+        computed.
 
         With ``output_at``, the result is <float>[M, D], and both biases are for queries at these positions. The
         states are then also <float>[M, D] in a layer without self-attention.

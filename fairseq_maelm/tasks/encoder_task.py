@@ -12,8 +12,10 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II
 
 from fairseq_maelm.fairseq_fixes.setup_files import VOCABULARY_FILES
+from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.modules.layer_modes import prepares_shapes
 
 
 @dataclass
@@ -87,9 +89,11 @@ class EncoderTask(FairseqTask):
         if not training:
             self.validated[split] = opened
 
-    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the batches of an epoch, as in fairseq."""
-        iterator = super().get_batch_iterator(*args, **kwargs)
+        trainer = running_trainer()
+        dataset.few_shapes = trainer is not None and prepares_shapes(trainer.get_model())
+        iterator = super().get_batch_iterator(dataset, *args, **kwargs)
         # Each epoch makes a new iterator, so persistent workers would accumulate.
         iterator.persistent_workers = False
         return iterator

@@ -85,7 +85,8 @@ class MaelmTaskConfig(EncoderTaskConfig):
     mask_prob: float = option(0.15, help="fraction of tokens to predict")
     mask_prob_end: Optional[float] = option(
         None,
-        help="fraction of tokens to predict at --max-update, reached linearly from --mask-prob (default: --mask-prob)",
+        help="fraction of tokens to predict in the last eighth of the run, reached in equal steps from --mask-prob "
+        "(default: --mask-prob)",
     )
     valid_mask_prob: Optional[float] = option(
         None,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support import scheme_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
+from fairseq_maelm.data.masking_schedule import RateOfUpdates
 from fairseq_maelm.data.masking_variants import MASKED_INPUTS, EncoderView, VisibleTokens, encoder_input
 
 VOCABULARY, PAD, MASK = 40, 1, 39
@@ -174,20 +175,76 @@ def test_a_sequence_is_the_same_whatever_its_batch(sizes, order, batch_size, vie
         assert together == {index: alone[index] for index in batch}
 
 
-@pytest.mark.parametrize("fixed_epoch", [None, 1])
-def test_full_blocks_make_dense_batches(fixed_epoch):
-    """9.6 of 64 tokens are masked on average: 9 or 10 in all sequences of a batch, except in one batch."""
-    dataset = dataset_of([64] * 800, mask_prob=0.15, fixed_epoch=fixed_epoch)
+def shapes_of(dataset, batches):
+    """Return (B, S, T, M) of batches, and the fractions of predicted tokens and of padding."""
+    shapes, predicted, tokens, slots = [], 0, 0, 0
+    for sample in map(dataset.collater, batches):
+        layout, seen = sample["net_input"]["layout"], sample["net_input"]["src_tokens"]
+        shapes.append((*seen.shape, layout["padded_length"], len(layout["predicted_slots"])))
+        predicted, tokens = predicted + len(sample["target"]), tokens + sample["ntokens"]
+        slots += len(seen) * layout["padded_length"]
+    return shapes, predicted / tokens, 1 - tokens / slots
+
+
+@pytest.mark.parametrize("few_shapes", [False, True])
+@pytest.mark.parametrize("end", [0.3, 0.15])
+def test_full_blocks_have_one_shape_for_each_rate(few_shapes, end):
+    dataset = dataset_of([64] * 800, protected=np.arange(VOCABULARY) < 10, mask_prob=0.9)
+    dataset.few_shapes = few_shapes
+    shapes, rates = [], []
     for epoch in (1, 2):
         dataset.set_epoch(epoch)
         batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=8)
-        inputs = [dataset.collater(batch)["net_input"] for batch in batches]
-        assert len(inputs) == 100
-        assert {net_input["src_tokens"].shape for net_input in inputs} == {(8, 64 - 9), (8, 64 - 10)}
-        assert sum(net_input["layout"]["encoder_padded"] for net_input in inputs) <= 1
-        assert not any(net_input["layout"]["decoder_padded"] for net_input in inputs)
-        masked = sum(len(net_input["layout"]["predicted_slots"]) for net_input in inputs)
-        assert abs(masked / 800 - 9.6) < 5 * (0.24 / 800) ** 0.5
+        made = np.zeros(800, dtype=np.int32)
+        for update, batch in enumerate(batches, len(shapes)):
+            made[batch] = update
+        dataset.rate = RateOfUpdates(0.3, end, 200, made)
+        found, rate, padding = shapes_of(dataset, batches)
+        shapes, rates = shapes + found, [*rates, rate]
+        assert padding == 0
+    assert len(shapes) == 200
+    masks = [19, 18, 16, 15, 14, 12, 11, 10] if end == 0.15 else [19] * 8
+    assert shapes == [(8, 64 - number, 64, 8 * number) for number in masks for _ in range(25)]
+    assert abs(np.mean(rates) - (0.3 + end) / 2) < 0.005
+
+
+def test_documents_have_few_shapes_where_that_is_wanted():
+    lengths = np.exp(np.random.default_rng(0).normal(5.3, 1.1, 20000)).astype(int) + 4
+    dataset = dataset_of(np.minimum(lengths, 512))
+    found = []
+    for dataset.few_shapes in (False, True):
+        batches = dataset.batch_by_size(dataset.ordered_indices(), 16384, None, 8)
+        some = np.random.default_rng(1).permutation(len(batches))[:200]
+        shapes, _, padding = shapes_of(dataset, [batches[place] for place in some])
+        assert max(rows * length for rows, _, length, _ in shapes) <= 16384
+        found.append((len(set(shapes)), padding))
+    (many, little), (few, more) = found
+    assert many > 100 and few <= 32 and more - little < 0.03
+
+
+def test_a_short_block_has_the_shape_of_the_others():
+    dataset = dataset_of([64] * 23 + [10])
+    dataset.few_shapes = True
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=8)
+    assert set(shapes_of(dataset, batches)[0]) == {(8, 54, 64, 80)}
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(3, 40), min_size=1, max_size=6),
+    st.floats(0.01, 0.99),
+    st.sampled_from([EncoderView(each) for each in MASKED_INPUTS] + [EncoderView(mask_fraction=0.5)]),
+)
+def test_few_shapes_change_no_content(sizes, probability, view):
+    dataset = dataset_of(sizes, view, mask_prob=probability, leave_unmasked_prob=0.1, random_token_prob=0.1)
+    exact = dataset.collater(range(len(sizes)))
+    dataset.few_shapes = True
+    padded = dataset.collater(range(len(sizes)))
+    wanted = padded["net_input"]["layout"]["predicted_tokens"]
+    slots = padded["net_input"]["layout"]["predicted_slots"]
+    assert len(set(slots.tolist())) == len(slots) == len(sizes) * padded["net_input"]["layout"]["output_length"]
+    padded["net_input"]["layout"]["predicted_slots"] = slots[:wanted]
+    assert contents(padded) == contents(exact)
 
 
 @pytest.mark.parametrize(

@@ -46,4 +46,4 @@ def test_training_goes_on(tmp_path):
     shutil.copy(CHECKPOINT, tmp_path)
     task = ["--task", "maelm", "--criterion", "maelm", "--tokens-per-sample", 48, "--max-update", 8]
     output = run(["fairseq-train", KEPT / "data", *task, *SIZES, *TRAINING, "--save-dir", tmp_path])
-    assert loss_of_updates(output)[:2] == pytest.approx([6.682, 6.646], abs=2e-3)
+    assert loss_of_updates(output)[:2] == pytest.approx([6.676, 6.643], abs=2e-3)

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.data.masking_variants import EncoderView, output_rows
-from fairseq_maelm.models import shared_decoder
+from fairseq_maelm.data.masking_variants import EncoderView, output_layout
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules.attention import cross
-from fairseq_maelm.modules.output_positions import OutputPositions
+from fairseq_maelm.modules.output_positions import predicted_positions
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 PADDED = ([13, 30, 7, 2], [[0, 3, 4, 12], [1, 2, 28], [6], [1]])
@@ -26,8 +25,8 @@ DENSE = ([12, 12], [[2, 3, 11], [0, 1, 7]])
 BARE = ([9, 14, 14, 5], [[2, 5], [], [3, 4, 8, 9], []])
 
 
-def batch(lengths, masked, view=None):
-    return batch_of(random_sequences(lengths), masked, view=view)
+def batch(lengths, masked, view=None, **options):
+    return batch_of(random_sequences(lengths), masked, view=view, **options)
 
 
 def gradients_of(model: MaelmModel) -> dict[str, torch.Tensor]:
@@ -154,36 +153,32 @@ def test_a_shared_decoder_computes_masks_in_its_layers_only(family):
     assert counts == [visible, visible + predicted, visible, predicted]
 
 
-@pytest.mark.parametrize("view", [None, EncoderView("random")], ids=str)
-@pytest.mark.parametrize("changes", [{}, {"local_attention": 4}, {"decoder_layers": 1}], ids=str)
-def test_spare_rows_change_nothing(family, changes, view, monkeypatch):
-    model = model_of(**{"encoder_layers": 4, "decoder_attention": "shared", "decoder_layers": 2, **changes, **family})
-    net_input, target = batch(*PADDED, view)
+@pytest.mark.parametrize("shape", [PADDED, DENSE, BARE], ids=["padded", "dense", "bare"])
+@pytest.mark.parametrize(
+    ("changes", "view"),
+    [
+        *(({"decoder_attention": attention}, None) for attention in DECODER_ATTENTION),
+        *(({"decoder_attention": "shared", "local_attention": 4}, view) for view in (None, EncoderView("random"))),
+        *(({"decoder_attention": a}, EncoderView(mask_fraction=0.5)) for a in ("self_cross", "cross", "shared")),
+        *(({**ALONE, **changes}, KEPT) for changes in ({}, {"local_attention": 4})),
+        (NARROW, EncoderView("reset")),
+    ],
+    ids=str,
+)
+def test_padding_and_spare_rows_change_nothing(family, changes, view, shape):
+    model = model_of(**{"encoder_layers": 4, **changes, **family}).double()
+    everything = changes.get("decoder_attention") == "causal_cross"
     results = []
-    for spare in (0, 5):
-        monkeypatch.setattr(shared_decoder, "_spare_rows", lambda masks, spare=spare: spare)
-        loss, _ = model.double()(**net_input, target=target)
+    for spare in (None, (34, 6)):
+        net_input, target = batch(*shape, view, everything=everything, spare=spare)
+        logits, _ = model(**net_input)
+        loss, extra = model(**net_input, target=target)
         loss.backward()
-        counts = [rows_through(layer.fc1, model, net_input, target=target) for layer in model.encoder.layers]
-        results.append((loss.detach(), gradients_of(model), counts))
-    (expected, plain, without), (loss, ours, with_spare) = results
-    assert sum(with_spare) - sum(without) == 5 * len(model.decoder.with_masks)
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
-    for name, gradient in plain.items():
-        torch.testing.assert_close(ours[name], gradient, rtol=1e-10, atol=1e-10)
-
-
-def test_only_half_precision_on_a_cpu_has_spare_rows(family):
-    net_input, target = batch(*PADDED)
-    visible, predicted = net_input["src_tokens"].numel(), len(target)
-    for precision, masks in (("fp32", predicted), ("bf16", 32)):
-        model = model_of(**family, decoder_attention="shared", precision=precision)
-        counts = [rows_through(layer.fc1, model, net_input, target=target) for layer in model.encoder.layers]
-        assert counts == [visible + masks, masks]
-        assert model(**net_input)[0].shape == (predicted, model.encoder.embed_tokens.num_embeddings)
-    rows = torch.zeros(33, 2)
-    assert shared_decoder._spare_rows(rows) == 0 and shared_decoder._spare_rows(rows.bfloat16()) == 31
-    assert shared_decoder._spare_rows(rows[:32].bfloat16()) == shared_decoder._spare_rows(rows[:0].bfloat16()) == 0
+        results.append((loss.detach(), extra["correct"], logits.detach(), gradients_of(model)))
+    layout = net_input["layout"]
+    assert layout["encoder_padded"] and layout["decoder_padded"] and layout["predicted_tokens"] == len(target)
+    assert len(layout["predicted_slots"]) == len(shape[0]) * layout["output_length"] >= len(target) == len(logits)
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
 
 
 def test_the_encoders_last_layer_leaves_them_out_without_a_decoder(family):
@@ -222,15 +217,26 @@ def test_dropout_reaches_the_last_layer(family):
 def test_output_positions_by_sequence_and_back():
     predicted = np.zeros((3, 5), dtype=bool)
     predicted[0, [1, 4]] = predicted[2, [0, 2, 3]] = True
-    rows, length = output_rows(predicted)
-    assert (rows.tolist(), length) == ([0, 1, 6, 7, 8], 3)
-    output_at = OutputPositions(torch.from_numpy(np.flatnonzero(predicted)), torch.from_numpy(rows), length)
+    output_at = predicted_positions(output_layout(predicted))
+    assert (output_at.slots.tolist(), output_at.rows.tolist()) == ([1, 4, 10, 12, 13], [0, 1, 6, 7, 8])
+    assert (output_at.length, output_at.wanted) == (3, 5)
     states = torch.arange(1, 16).view(3, 5)
     taken = output_at.take(states)
     assert taken.tolist() == [2, 5, 11, 13, 14]
     padded = output_at.pad(taken, 3)
     assert padded.tolist() == [[2, 5, 0], [0, 0, 0], [11, 13, 14]]
     assert output_at.unpad(padded).tolist() == taken.tolist()
+
+
+def test_spare_rows_are_other_positions_of_the_sequences():
+    predicted = np.zeros((3, 5), dtype=bool)
+    predicted[0, [1, 4]] = predicted[2, [0, 2, 3]] = True
+    output_at = predicted_positions(output_layout(predicted, planned=3))
+    assert output_at.slots.tolist() == [1, 4, 10, 12, 13, 0, 5, 6, 7]
+    assert output_at.rows.tolist() == [0, 1, 6, 7, 8, 2, 3, 4, 5]
+    assert (output_at.length, output_at.wanted) == (3, 5)
+    everything = np.ones((1, 17), dtype=bool)
+    assert output_layout(everything, planned=3)["output_length"] == 17, "more than there are positions"
 
 
 def test_a_loss_needs_a_layout_and_a_head():

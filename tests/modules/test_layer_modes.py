@@ -1,15 +1,20 @@
 """Compiled and recomputed layers compute what plain ones do; only time and memory differ."""
 
 import copy
+import itertools
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support import FAMILIES, batch_of, model_of, random_sequences
+from support import FAMILIES, batch_of, model_of, random_sequences, scheme_of
 from torch import Tensor, nn
 
+from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import layer_modes
 from fairseq_maelm.modules.attention import sdpa, triton
@@ -241,14 +246,39 @@ def test_each_kind_of_layer_is_one_graph_whatever_the_shapes(changes: dict[str, 
     model = model_of(**options).train()
     execute(model, compiles=True, recomputes=False)
     numbers = torch._dynamo.utils.counters
-    for lengths in ALL_SHAPES:
+    for lengths, spare in itertools.product(ALL_SHAPES, (None, (60, 10))):
         masks = [list(range(1, length - 1, 6)) for length in lengths]
         kept = None if changes.get("decoder_layers", 1) else model.mask_index
-        net_input, targets = batch_of(random_sequences(list(lengths)), masks, kept)
+        net_input, targets = batch_of(random_sequences(list(lengths)), masks, kept, spare=spare)
         model(**net_input, target=targets)[0].backward()
         assert not numbers["graph_break"]
         assert numbers["stats"]["unique_graphs"] == kinds <= 6, lengths
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dynamic", [True, False], ids=["option", "static"])
+@pytest.mark.parametrize("changes", [{}, {"decoder_attention": "shared"}], ids=str)
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_blocks_of_equal_length_are_compiled_once_in_50_updates(
+    changes: dict[str, Any], dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if graphs are made for a shape each, and whatever special tokens the blocks hold."""
+    monkeypatch.setattr(Layer, "compile", lambda layer, **o: nn.Module.compile(layer, backend="eager", dynamic=dynamic))
+    generator = np.random.default_rng(0)
+    blocks = SimpleNamespace(
+        sizes=np.full(200, 24), read=lambda indices, pad: (generator.integers(0, 39, (4, 24)), np.full(4, 24))
+    )
+    scheme = scheme_of(mask_prob=0.3, protected=np.arange(40) < 4)
+    dataset = MaskedBlockDataset(blocks, scheme, Symbols(1, 39), EncoderView(), seed=1)
+    model = model_of(attention="triton", **DROPOUT, **changes).train()
+    execute(model, compiles=True, recomputes=False)
+    stats = torch._dynamo.utils.counters["stats"]
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=4)
+    graphs = []
+    for sample in map(dataset.collater, batches):
+        model(**sample["net_input"], target=sample["target"])[0].backward()
+        graphs.append(stats["unique_graphs"])
+    assert len(graphs) == 50 and set(graphs) == {graphs[0]} and 2 <= graphs[0] <= 3
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import dictionary_of
+import torch
+from support import dictionary_of, model_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
@@ -94,7 +95,7 @@ class Run:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, update_freq=(1,), max_update=20, **options: Any) -> None:
         limits = SimpleNamespace(max_update=max_update, update_freq=list(update_freq))
-        self.cfg, self.updates = SimpleNamespace(optimization=limits), 0
+        self.cfg, self.updates, self.model = SimpleNamespace(optimization=limits), 0, model_of()
         monkeypatch.setattr(stopping._Run, "trainer", lambda: self)
         self.task = task_of(**{"mask_prob": 0.5, "mask_prob_end": 0.1, **options})
         self.dataset = MaskedBlockDataset(
@@ -103,6 +104,9 @@ class Run:
 
     def get_num_updates(self) -> int:
         return self.updates
+
+    def get_model(self) -> Any:
+        return self.model
 
     def batches(self, epoch=1, state=None, **options: Any) -> Any:
         options = {**READ_AHEAD, **options}
@@ -118,26 +122,29 @@ class Run:
         return [round(batches.dataset.rate.of_batch(batch["id"].numpy()), 9) for batch in itr if batch]
 
 
+def rate_at(update: int) -> float:
+    """Return the rate of an update of 20, which go from 0.5 to 0.1 in eight steps."""
+    return round(0.5 - 0.4 * (update * 8 // 20) / 7, 9)
+
+
 def test_rates_by_hand(monkeypatch):
-    """From 0.5 to 0.1 in 20 updates is 0.02 less in each update; an epoch has 15 batches."""
-    run = Run(monkeypatch)
-    first = [round(0.5 - 0.02 * update, 9) for update in range(15)]
-    assert run.rates() == first
+    """From 0.45 to 0.1 in 16 updates is 0.05 less in each second update; an epoch has 15 batches."""
+    run = Run(monkeypatch, mask_prob=0.45, max_update=16)
+    assert run.rates() == [0.45, 0.45, 0.4, 0.4, 0.35, 0.35, 0.3, 0.3, 0.25, 0.25, 0.2, 0.2, 0.15, 0.15, 0.1]
     run.updates = 15
-    assert run.rates(2)[:5] == [0.2, 0.18, 0.16, 0.14, 0.12]
-    assert run.rates(2)[5:] == [0.1] * 10, "never beyond the end"
-    rising = Run(monkeypatch, mask_prob=0.1, mask_prob_end=0.2, max_update=10)
-    assert rising.rates()[:3] == [0.1, 0.11, 0.12]
+    assert run.rates(2) == [0.1] * 15, "never beyond the end"
+    rising = Run(monkeypatch, mask_prob=0.1, mask_prob_end=0.24, max_update=8)
+    assert rising.rates()[:3] == [0.1, 0.12, 0.14]
 
 
 @pytest.mark.parametrize("options", [{"data_buffer_size": 0}, {"num_workers": 2}])
 def test_rates_with_several_batches_an_update(monkeypatch, options):
     """Four batches an update in the first epoch, then two; each of two ranks reads every other batch."""
     run = Run(monkeypatch, update_freq=(4, 2))
-    assert run.rates(**options) == [0.5] * 4 + [0.48] * 4 + [0.46] * 4 + [0.44] * 3
+    assert run.rates(**options) == [rate_at(batch // 4) for batch in range(15)]
     run.updates = 4
-    assert run.rates(2, num_shards=2, shard_id=1, **options) == [0.42] * 2 + [0.4] * 2 + [0.38] * 2 + [0.36]
-    assert run.rates(2, num_shards=2, shard_id=0, **options) == [0.42] * 2 + [0.4] * 2 + [0.38] * 2 + [0.36] * 2
+    assert run.rates(2, num_shards=2, shard_id=1, **options) == [rate_at(4 + batch // 2) for batch in range(7)]
+    assert run.rates(2, num_shards=2, shard_id=0, **options) == [rate_at(4 + batch // 2) for batch in range(8)]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +154,7 @@ def test_batches_are_masked_at_their_rate(monkeypatch, scheme):
     """Batches are masked as with a constant rate of that value, in workers too; validation uses the last rate."""
     run = Run(monkeypatch, **scheme)
     for number, batch in enumerate(run.batches(num_workers=2).next_epoch_itr()):
-        constant = Run(monkeypatch, mask_prob=0.5 - 0.02 * number, mask_prob_end=None, **scheme)
+        constant = Run(monkeypatch, mask_prob=rate_at(number), mask_prob_end=None, **scheme)
         expected = constant.dataset.collater(batch["id"].numpy())
         assert batch["target"].tolist() == expected["target"].tolist()
         assert batch["net_input"]["src_tokens"].tolist() == expected["net_input"]["src_tokens"].tolist()
@@ -158,6 +165,25 @@ def test_batches_are_masked_at_their_rate(monkeypatch, scheme):
     batches = run.task.get_batch_iterator(validation, max_sentences=2)
     batches.next_epoch_itr()
     assert batches.dataset.rate is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "few"),
+    [
+        ({}, None, False),
+        ({"precision": "bf16"}, None, True),
+        ({}, torch.bfloat16, True),
+        ({"compile": True}, None, True),
+        ({"precision": "bf16"}, "meta", False),
+    ],
+)
+def test_few_shapes_where_a_model_prepares_itself_for_each(monkeypatch, changes, dtype, few):
+    """That is on a CPU in half precision and in compiled layers."""
+    monkeypatch.setattr(UnequalBlocks, "sizes", np.arange(30) % 10 + 36)
+    run = Run(monkeypatch)
+    run.model = model_of(**changes).to(dtype or torch.float32)
+    lengths = {batch["net_input"]["layout"]["padded_length"] for batch in run.batches().next_epoch_itr()}
+    assert lengths == ({36, 40, 44, 45} if few else set(range(36, 46)))
 
 
 @pytest.mark.parametrize("skipped", [0, 2])

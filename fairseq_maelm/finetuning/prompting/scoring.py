@@ -13,7 +13,9 @@ from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_masks
 
 
-def prompt_input(examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, view: EncoderView) -> dict[str, Any]:
+def prompt_input(
+    examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, view: EncoderView, width: int | None = None
+) -> dict[str, Any]:
     """Collate prompts into the model's input.
 
     An example has C sequences, one for each distinct number of pieces in label words. The batch has the first sequences
@@ -23,14 +25,16 @@ def prompt_input(examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, vie
         examples: for each example, the C sequences <int64>[n] of ``Prompter.encode``.
         symbols: ids of padding and <mask>.
         view: what the encoder sees at masks.
+        width: the padded length, for few different shapes; None for that of the longest sequence.
 
     Returns:
         ``src_tokens``, ``src_lengths`` and ``layout`` of all sequences; predictions are made at masks only.
     """
     sequences = [example[variant] for variant in range(len(examples[0])) for example in examples]
     lengths = np.array([len(sequence) for sequence in sequences])
-    tokens = pad_rows(sequences, lengths, symbols.pad)
-    return encoder_input_of_masks(tokens, lengths, tokens == symbols.mask, view, symbols.pad)
+    tokens = pad_rows(sequences, lengths, symbols.pad, width)
+    planned = None if width is None else 0
+    return encoder_input_of_masks(tokens, lengths, tokens == symbols.mask, view, symbols.pad, planned)
 
 
 def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:

@@ -120,7 +120,8 @@ class PromptDataset(BatchDataset):
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch with ``ntokens``, ``target`` <float32>[B], and ``net_input`` from ``prompt_input``."""
-        net_input = prompt_input([self.examples[index] for index in indices], self.symbols, self.view)
+        width = self.width(indices) if self.few_shapes else None
+        net_input = prompt_input([self.examples[index] for index in indices], self.symbols, self.view, width)
         return {
             "ntokens": int(net_input["layout"]["lengths"].sum()),
             "net_input": net_input,

@@ -72,7 +72,8 @@ class SentencesDataset(BatchDataset):
             ``target``: class indices <int64>[B] or numbers <float32>[B].
         """
         lengths = self.sizes[indices].astype(np.int64)
-        batch = whole_sequences([self._tokens(int(index)) for index in indices], lengths, self.dictionary.pad())
+        sequences = [self._tokens(int(index)) for index in indices]
+        batch = whole_sequences(sequences, lengths, self.dictionary.pad(), self.width(indices))
         if self._targets is not None:
             batch["target"] = torch.from_numpy(self._targets[indices])
         return batch

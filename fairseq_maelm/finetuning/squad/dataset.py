@@ -103,7 +103,7 @@ class SquadDataset(BatchDataset):
             the most context in this window; ``shift`` <int64>[B], context piece index minus position in the sequence;
             and ``split``, the split's name.
         """
-        lengths = self.sizes[indices]
+        lengths, width = self.sizes[indices], self.width(indices)
         windows = self.windows
         # The position of the context's first piece; negative if the window begins far behind it.
         shift = self.question_lengths[windows.question[indices]] + SPECIAL_TOKENS - 1 - windows.begin[indices]
@@ -112,13 +112,13 @@ class SquadDataset(BatchDataset):
         target = np.where(self._holds_answer[indices, None], answers + shift[:, None], absent)
         tokens, own, best = zip(*map(self._sequence, indices.tolist()))
         batch: dict[str, Any] = {
-            **whole_sequences(tokens, lengths, self.dictionary.pad()),
+            **whole_sequences(tokens, lengths, self.dictionary.pad(), width),
             "target": torch.from_numpy(target),
             "located": int((target[:, 0] != NO_TARGET).sum()),
-            "context_mask": torch.from_numpy(pad_rows(own, lengths, 0)).bool(),
+            "context_mask": torch.from_numpy(pad_rows(own, lengths, 0, width)).bool(),
         }
         if not self.training:
-            batch["start_mask"] = torch.from_numpy(pad_rows(best, lengths, 0)).bool()
+            batch["start_mask"] = torch.from_numpy(pad_rows(best, lengths, 0, width)).bool()
             batch["shift"] = torch.from_numpy(-shift)
             batch["split"] = self.name
         return batch

@@ -75,8 +75,7 @@ class TaggingDataset(BatchDataset):
             label in each window; for all W = sum(W_b) words, ``rows`` <int64>[W], the index of the word's first piece
             in the flattened [B, S], and ``target`` <int64>[W], the label id; and ``whole_sequences``.
         """
-        lengths = self.sizes[indices]
-        width = int(lengths.max())
+        lengths, width = self.sizes[indices], self.width(indices)
         items = [self.windows[index] for index in indices]
         tokens, rows, targets = [], [], []
         for row, (sentence, window) in enumerate(items):
@@ -91,7 +90,7 @@ class TaggingDataset(BatchDataset):
             "words": torch.tensor([window.last - window.first for _, window in items], dtype=torch.int64),
             "rows": torch.from_numpy(np.concatenate(rows)),
             "target": torch.from_numpy(np.concatenate(targets).astype(np.int64)),
-            **whole_sequences(tokens, lengths, self.dictionary.pad()),
+            **whole_sequences(tokens, lengths, self.dictionary.pad(), width),
         }
 
 

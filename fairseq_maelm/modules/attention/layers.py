@@ -10,7 +10,7 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.local import attend_local
 from fairseq_maelm.modules.attention.packed_qkv import split_packed
 from fairseq_maelm.modules.attention.rotary import rotate, split_rotated
-from fairseq_maelm.modules.attention.streams import TwoStreams
+from fairseq_maelm.modules.attention.streams import TwoStreams, join
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.output_positions import OutputPositions
 
@@ -136,7 +136,7 @@ class SelfAttention(MultiHeadAttention):
     ) -> Tensor:
         """Attend within <float>[B, S, D]; return <float>[B, S, D], or with ``output_at`` <float>[M, D].
 
-        With ``TwoStreams``, the states are its rows <float>[R, D].
+        With ``TwoStreams``, the states are <float>[B * S + M, D].
         """
         if isinstance(bias, TwoStreams):
             return self.out_proj(self._attend_streams(states, bias, output_at is not None))
@@ -176,7 +176,6 @@ class SelfAttention(MultiHeadAttention):
             queries = F.linear(streams.take(rows), *query_projection).unflatten(-1, (self.num_heads, -1))
             if self.rotary_base is not None:
                 queries = rotate(queries, streams.rotation_of_masks(self.rotary_base))
-            queries = streams.without_spare(queries)
         else:
             queries = masks[0]
         if self.window is None or streams.reads_whole(self.window):
@@ -186,10 +185,10 @@ class SelfAttention(MultiHeadAttention):
         key, value = map(gather, read, masks[-2:])
         attended = self._attend_from_heads(queries, key, value, bias, streams.masks_at, window)
         if masks_alone:
-            return streams.join(attended)
+            return attended
         query, own_key, own_value = visible
         of_visible = self._attend_heads(query, own_key, own_value, streams.bias, self.window)
-        return streams.join(of_visible.flatten(2).flatten(0, 1), attended)
+        return join(of_visible.flatten(2), attended)
 
     def _projections(self, states: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """Return weight and bias of the queries, and those of the keys and values."""

@@ -17,9 +17,7 @@ from fairseq_maelm.modules.output_positions import OutputPositions
 
 
 class TwoStreams(NamedTuple):
-    """The arrangement of visible tokens and masks as rows <float>[R, D], and the biases of their attention.
-
-    R = B * S + M + ``spare``.
+    """The arrangement of visible tokens and masks as rows <float>[B * S + M, D], and the biases of their attention.
 
     Attributes:
         sequences: B.
@@ -28,10 +26,9 @@ class TwoStreams(NamedTuple):
         masks_at: the slots of the masks, and their arrangement <float>[B, Q].
         masks_bias: of masks, whose keys are the visible tokens and then the masks: <float>[B, S + Q].
         full_bias: of masks that read a window in blocks; queries and keys are the full sequences <float>[B, T].
-        rotations: rotary base -> rotation of all rows, as one sequence <float>[1, R].
+        rotations: rotary base -> rotation of all rows, as one sequence <float>[1, B * S + M].
         visible_rows: <int64>[N] rows of the visible tokens that masks may read.
         visible_slots: <int64>[N] slots of these tokens.
-        spare: number of rows at the end that nothing reads.
     """
 
     sequences: int
@@ -43,7 +40,6 @@ class TwoStreams(NamedTuple):
     rotations: dict[int, Rotation]
     visible_rows: Tensor
     visible_slots: Tensor
-    spare: int = 0
 
     def reads_whole(self, window: int) -> bool:
         """Return True if masks read whole sequences, with far tokens hidden, faster than blocks of them."""
@@ -58,39 +54,28 @@ class TwoStreams(NamedTuple):
         return self.masks_bias if window is None else windowed(self.masks_bias, window)
 
     def rotation_of_masks(self, rotary_base: int) -> Rotation:
-        """Return the rotation of the rows that ``take`` selects."""
+        """Return the rotation of the masks' queries."""
         return Rotation(*(self.take(table[0]) for table in self.rotations[rotary_base]))
 
     def take(self, rows: Tensor) -> Tensor:
-        """Select the rows of masks and the spare ones [M + spare, ...] of [R, ...]."""
+        """Select the masks' rows [M, ...] of [B * S + M, ...]."""
         return rows[self.sequences * self.length :]
 
-    def join(self, *parts: Tensor) -> Tensor:
-        """Join visible tokens <float>[B * S, ...], if given, and masks <float>[M, ...] to rows; spare ones are zero."""
-        if self.spare:
-            parts += (parts[-1].new_zeros(self.spare, *parts[-1].shape[1:]),)
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-    def without_spare(self, rows: Tensor) -> Tensor:
-        """Leave the spare rows out of rows that end with them."""
-        return rows[: len(rows) - self.spare] if self.spare else rows
-
     def split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Split rows [R, ...]: visible tokens [B, S, ...], and masks [M, ...]."""
+        """Split rows [B * S + M, ...]: visible tokens [B, S, ...], and masks [M, ...]."""
         # The backward pass of ``split`` joins gradients; that of slices would add zeros.
-        sizes = [self.sequences * self.length, len(self.masks_at.slots), self.spare]
-        visible, masks, *_ = rows.split(sizes[: 3 if self.spare else 2])
+        visible, masks = rows.split([self.sequences * self.length, len(self.masks_at.slots)])
         return visible.unflatten(0, (self.sequences, self.length)), masks
 
     def split_packed(self, packed: Tensor, rotary_base: int | None) -> "Parts":
-        """Split the joint (queries,) keys and values of all rows <float>[R, parts, H, d_h], and rotate them.
+        """Split the joint (queries,) keys and values of all rows <float>[B * S + M, parts, H, d_h], and rotate them.
 
         Except in compiled graphs, ``packed`` is rotated in place, so nothing else may use it.
         """
         rotation = None if rotary_base is None else self.rotations[rotary_base]
         if not torch.compiler.is_compiling():
             count = packed.shape[1]
-            pieces = _SplitStreams.apply(packed, self, *(rotation or (None, None)))
+            pieces = _SplitStreams.apply(packed, self.sequences, self.length, *(rotation or (None, None)))
             return Parts(pieces[:count], pieces[count : 2 * count], pieces[2 * count :])
         if rotation is None:
             parts = packed.unbind(1)
@@ -136,11 +121,11 @@ class _SplitStreams(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, packed: Tensor, streams: TwoStreams, cos: Tensor | None, sin: Tensor | None
+        ctx: Any, packed: Tensor, sequences: int, length: int, cos: Tensor | None, sin: Tensor | None
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cos, sin)
         ctx.set_materialize_grads(False)
-        ctx.shape, ctx.sizes = packed.shape, (streams.sequences, streams.length, streams.spare)
+        ctx.shape, ctx.sizes = packed.shape, (sequences, length)
         if cos is not None and sin is not None:
             turn(packed[None, :, :-1], cos, sin)
         visible, masks = _places(packed, *ctx.sizes)
@@ -157,11 +142,10 @@ class _SplitStreams(torch.autograd.Function):
             _write(place, *summands)
         for place, gradient in zip(masks, of_masks):
             _write(place, gradient)
-        packed[len(packed) - ctx.sizes[-1] :].zero_()
         cos, sin = ctx.saved_tensors
         if cos is not None:
             turn(packed[None, :, :-1], cos, sin.neg())
-        return packed, None, None, None
+        return packed, None, None, None, None
 
 
 def _write(place: Tensor, *gradients: Tensor | None) -> None:
@@ -173,11 +157,16 @@ def _write(place: Tensor, *gradients: Tensor | None) -> None:
         place.copy_(given[0]) if given else place.zero_()
 
 
-def _places(packed: Tensor, sequences: int, length: int, spare: int) -> tuple[Tensor, Tensor]:
+def _places(packed: Tensor, sequences: int, length: int) -> tuple[Tensor, Tensor]:
     """Return views of visible tokens <float>[parts, B, H, S, d_h] and of masks <float>[parts, M, H, d_h]."""
     parts = packed.transpose(0, 1)
     visible = parts[:, : sequences * length].unflatten(1, (sequences, length))
-    return visible.transpose(2, 3), parts[:, sequences * length : len(packed) - spare]
+    return visible.transpose(2, 3), parts[:, sequences * length :]
+
+
+def join(visible: Tensor, masks: Tensor) -> Tensor:
+    """Join visible tokens <float>[B, S, ...] and masks <float>[M, ...] to rows <float>[B * S + M, ...]."""
+    return torch.cat([visible.flatten(0, 1), masks])
 
 
 def hidden_except(rows: Tensor, sequences: int, length: int) -> Tensor:
