@@ -90,7 +90,7 @@ def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str)
 
 def _text_fingerprint(settings: AnalysisSettings) -> str | None:
     """Return a fingerprint of the file with the text, or None if it is missing, which is refused later."""
-    file = settings.text or Path(f"{settings.data}/{settings.split}.bin")
+    file = settings.text or Path(f"{settings.data}/{settings.split or 'valid'}.bin")
     return fingerprint_of(file) if file.is_file() else None
 
 
@@ -100,7 +100,7 @@ def _blocks(encoder: CheckpointEncoder, settings: AnalysisSettings) -> Blocks:
         return TextBlocks(settings.text, encoder, length, settings.tokens)
     assert settings.data is not None
     encoder.check_data(settings.data)
-    paths = split_files(str(settings.data), settings.split, False)
+    paths = split_files(str(settings.data), settings.split or "valid", False)
     blocks = TokenBlocks(paths, "complete_doc", length, encoder.vocabulary.first)
     blocks.check_tokens(encoder.vocabulary.mask)
     return blocks

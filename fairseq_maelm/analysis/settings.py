@@ -83,14 +83,13 @@ class AnalysisSettings:
             raise ValueError("there is no text to analyze: give --data or --text")
         if self.split and self.text is not None:
             raise ValueError("--split is a part of --data, but --text is analyzed instead: omit one of them")
-        object.__setattr__(self, "split", self.split or "valid")
         # Refuses impossible probabilities before any model is loaded.
         no_tokens = np.empty(0, dtype=np.int64)
         MaskingScheme(self.mask_prob, no_tokens, self.leave_unmasked_prob, self.random_token_prob)
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings as JSON types, for the results."""
-        return dict(json.loads(json.dumps(asdict(self), default=str)))
+        return dict(json.loads(json.dumps({**asdict(self), "split": self.split or "valid"}, default=str)))
 
 
 def _inputs(text: str, **more: Any) -> Any:

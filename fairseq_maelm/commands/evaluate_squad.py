@@ -108,7 +108,7 @@ def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions:
 
 def _read_object(path: Path, kind: Any, what: str) -> dict[str, Any]:
     """Read a JSON object whose values are all of one kind."""
-    content = read_json(path)
+    content = read_json(path, strict=True)
     for identity, value in content.items():
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValueError(f"{path} must map question ids to {what}, but maps {identity!r} to {value!r}")

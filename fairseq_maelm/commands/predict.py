@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import logging
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -110,10 +109,9 @@ def _input_path(text: str) -> Path:
 
 
 def _stored_input(folder: Path) -> Path:
-    """Save standard input to a file that can be read repeatedly, named .jsonl or .txt depending on the content."""
-    content = sys.stdin.buffer.read()
-    path = folder / ("stdin.jsonl" if re.match(rb"\s*\[?\s*\{", content) else "stdin.txt")
-    path.write_bytes(content)
+    """Save standard input to a file, which can be read repeatedly and whose content tells its kind."""
+    path = folder / "stdin.txt"
+    path.write_bytes(sys.stdin.buffer.read())
     return path
 
 

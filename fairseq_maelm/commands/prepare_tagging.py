@@ -6,7 +6,7 @@ from fairseq_maelm.commands.preparation import add_folder_arguments, end_prepara
 from fairseq_maelm.files.conll import add_layout_arguments, layout_of
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN, PREFIXES
-from fairseq_maelm.options import existing_path
+from fairseq_maelm.options import UsageError, existing_path
 
 AFTER_INTERRUPT = "nothing was written"
 
@@ -33,5 +33,8 @@ def run(args: argparse.Namespace) -> None:
     """Prepare the task and print the path of the task folder."""
     files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
     layout = layout_of(args, args.train)
+    for split, path in files.items():
+        if (own := layout_of(args, path)) != layout:
+            raise UsageError(f"--{split} is {own.form}, but --train is {layout.form}: give files of one --format")
     prepare_tagging(args.vocabulary, files, args.output, layout, args.file_scheme, args.scheme)
     end_preparation(args.output, args.verify)

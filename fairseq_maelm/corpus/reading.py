@@ -3,11 +3,13 @@
 import hashlib
 import io
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.files.kinds import DOCUMENTS, JSON_LINES, TEXT, kind_of
 from fairseq_maelm.files.lines import damage_told, decode, decompressed, parse_record, text_field
 from fairseq_maelm.text.cleaning import clean_text
 
@@ -15,21 +17,17 @@ logger = logging.getLogger(__name__)
 
 LONGEST_LINE_BYTES = 64 * 2**20
 _DIGEST_BYTES = 16
-_JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
-_OTHER_FORMATS = {
-    **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "a table: write its texts to a .txt file, or each row as a "
-                    "record to a .jsonl file; `maelm prepare sentences` reads tables for fine-tuning"),
-    ".json": "one JSON value: write one record per line to a .jsonl file",
-    **dict.fromkeys((".bz2", ".zip", ".zst", ".7z", ".tar"), "compressed in a way that is not read: unpack "
-                    "it, or compress its files by gzip or xz"),
-}  # fmt: skip
+# The lines that WikiExtractor writes before and after each document.
+BLANK, TAGS, END = "blank", "tags", "end"
+_DOCUMENT_TAG = re.compile(r"<doc [^>]*>\s*|</doc>\s*")
 
 
 class Source(NamedTuple):
-    """One input file, and for JSON lines the field that holds a record's text (None for plain text)."""
+    """One input file."""
 
     path: Path
-    json_field: str | None = None
+    json_field: str | None = None  # for JSON lines, the field that holds a record's text
+    bounds: str = BLANK  # what separates documents: ``BLANK`` lines, ``TAGS`` of WikiExtractor, or every line's ``END``
 
 
 class Segment(NamedTuple):
@@ -41,17 +39,20 @@ class Segment(NamedTuple):
     starts_file: bool  # these are the first lines of their file, so a document begins here
 
 
-def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Source]:
-    """List the input files; folders are searched recursively, in sorted order, without hidden files."""
+def find_sources(inputs: Iterable[Path], json_field: str = "text", line_documents: bool = False) -> list[Source]:
+    """List the input files; folders are searched recursively, in sorted order, without hidden files.
+
+    ``line_documents`` makes each line of plain text a document.
+    """
     sources: list[Source] = []
     for path in inputs:
         if path.is_dir():
             inside = _files_in(path)
             if not inside:
                 raise CorpusError(f"the folder {path} holds no files: give a folder with text files")
-            sources.extend(_source(file, json_field) for file in inside)
+            sources.extend(_source(file, json_field, line_documents) for file in inside)
         elif path.is_file():
-            sources.append(_source(path, json_field))
+            sources.append(_source(path, json_field, line_documents))
         else:
             raise CorpusError(f"the input {path} does not exist, or is neither a file nor a folder")
     return sources
@@ -70,20 +71,11 @@ def _files_in(folder: Path) -> list[Path]:
     return files
 
 
-def _source(path: Path, json_field: str) -> Source:
-    return Source(path, json_field if text_suffix(path) in _JSON_LINES_SUFFIXES else None)
-
-
-def text_suffix(path: Path) -> str:
-    """Return the suffix of a text file, without that of its compression, such as ".txt".
-
-    Raises:
-        CorpusError: it is the suffix of a table, or of a format that is not read.
-    """
-    suffix = (path.with_suffix("") if path.suffix.lower() in (".gz", ".xz") else path).suffix.lower()
-    if suffix in _OTHER_FORMATS:
-        raise CorpusError(f"{path} is {_OTHER_FORMATS[suffix]}")
-    return suffix
+def _source(path: Path, json_field: str, line_documents: bool) -> Source:
+    kind = kind_of(path, (TEXT, DOCUMENTS, JSON_LINES))
+    if kind == JSON_LINES:
+        return Source(path, json_field, TAGS)
+    return Source(path, None, TAGS if kind == DOCUMENTS else END if line_documents else BLANK)
 
 
 class _HashingFile(io.FileIO):
@@ -137,16 +129,20 @@ class SourceReader:
 
 
 def segment_lines(segment: Segment) -> Iterator[str | None]:
-    """Yield a segment's lines before cleaning, with None at the start of a file and after each JSON record.
+    """Yield a segment's lines before cleaning, with None at the start of a file and at each bound but a blank line.
 
-    None marks a document boundary without a blank line. Blank lines inside a JSON record do not end a document.
+    None marks a document boundary. Blank lines inside a JSON record or between tags do not end a document.
     """
     text = decode(segment.source.path, segment.first_line, segment.data)
     if segment.starts_file:
         yield None
     lines = text.split("\n")
+    bounds = segment.source.bounds
     if segment.source.json_field is None:
-        yield from lines[:-1] if lines[-1] == "" else lines
+        for line in lines[:-1] if lines[-1] == "" else lines:
+            yield None if bounds == TAGS and _DOCUMENT_TAG.fullmatch(line) else line
+            if bounds == END:
+                yield None
         return
     for number, line in enumerate(lines, segment.first_line):
         if line and not line.isspace():
@@ -165,7 +161,7 @@ def cleaned_lines(segment: Segment) -> Iterator[str]:
     for line in segment_lines(segment):
         if line is None:
             yield ""
-        elif (paragraph := clean_text(line)) or segment.source.json_field is None:
+        elif (paragraph := clean_text(line)) or segment.source.bounds == BLANK:
             yield paragraph
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.files.atomic import CorpusError, parse_json
+from fairseq_maelm.files.kinds import CSV, JSON, JSON_LINES, TABLES, kind_of
 from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record
 from fairseq_maelm.options import option
 from fairseq_maelm.text.cleaning import clean_text
@@ -18,7 +19,6 @@ from fairseq_maelm.text.cleaning import clean_text
 # The place of a row, as "file:line", and its cells or its JSON fields.
 Row = tuple[str, Any]
 
-_COMPRESSED = (".gz", ".xz")
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 _LIKELY_DELIMITERS = ";\t,|"
 _MOST_SHOWN = 300
@@ -87,7 +87,7 @@ def read_table(
     """Yield the examples of a table.
 
     Args:
-        path: a .tsv, .csv, .jsonl or .json file, plain or with .gz or .xz appended; any other name is read as .tsv.
+        path: a .tsv, .csv, .jsonl or .json file, plain or compressed; any other name is read as .tsv or JSON.
         columns: the columns of texts and labels.
         texts: number of texts in a row, or None if unknown. Without given columns, a table of exactly this many
             columns has no labels, and any other table has labels.
@@ -212,7 +212,8 @@ def _cell(row: Any, key: Any, place: str, or_number: bool = False) -> str:
     if isinstance(cell, str):
         return cell
     if or_number and isinstance(cell, (int, float)):
-        return json.dumps(cell)
+        # 1 and 1.0 are the same number.
+        return json.dumps(int(cell) if isinstance(cell, float) and cell.is_integer() else cell)
     raise CorpusError(f"{place}: the field {key!r} is {json.dumps(cell)[:60]}, not text")
 
 
@@ -221,10 +222,10 @@ def table_rows(path: Path, separator: str | None = None) -> Iterator[Row]:
 
     Quotation marks enclose cells in .csv files and with any separator except tab; elsewhere they are literal.
     """
-    suffix = (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix.lower()
-    if suffix in (".json", ".jsonl", ".ndjson"):
+    kind = kind_of(path, TABLES)
+    if kind in (JSON, JSON_LINES):
         yield from _json_records(path)
-    elif suffix == ".csv" or separator not in (None, "\t"):
+    elif kind == CSV or separator not in (None, "\t"):
         yield from _quoted_rows(path, separator or ",")
     else:
         for number, line in numbered_lines(path):
@@ -240,7 +241,7 @@ def _json_records(path: Path) -> Iterator[Row]:
         for number, line in itertools.chain([first], lines):
             yield f"{path}:{number}", parse_record(line, f"{path}:{number}")
         return
-    content = parse_json("\n".join([first[1], *(line for _, line in lines)]), path)
+    content = parse_json("\n".join([first[1], *(line for _, line in lines)]), path, strict=True)
     for number, record in enumerate(content, 1):
         if not isinstance(record, dict):
             raise CorpusError(f"{path}: item {number} of the list is {type(record).__name__}, not an object")

@@ -118,10 +118,26 @@ def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode("ascii"))
 
 
-def parse_json(content: bytes | str, place: object) -> Any:
-    """Parse JSON; raise a CorpusError that names ``place`` if it is invalid."""
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return record
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def parse_json(content: bytes | str, place: object, strict: bool = False) -> Any:
+    """Parse JSON; raise a CorpusError that names ``place`` if it is invalid.
+
+    ``strict`` is for users' data: it refuses NaN, Infinity, and keys that are given twice.
+    """
+    hooks: dict[str, Any] = {"object_pairs_hook": _unique, "parse_constant": _no_number} if strict else {}
     try:
-        return json.loads(content)
+        return json.loads(content, **hooks)
     except RecursionError:
         raise CorpusError(f"{place} is nested too deeply for a JSON file") from None
     except ValueError as error:
@@ -141,9 +157,9 @@ def read_regular(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file; raise a CorpusError for any other content."""
-    content = parse_json(path.read_bytes(), path)
+def read_json(path: Path, strict: bool = False) -> dict[str, Any]:
+    """Read a JSON object from a file; raise a CorpusError for any other content. ``strict`` is as in ``parse_json``."""
+    content = parse_json(path.read_bytes(), path, strict)
     if not isinstance(content, dict):
         raise CorpusError(
             f"{path} holds a {type(content).__name__} instead of a JSON object: it is damaged, or the wrong file"

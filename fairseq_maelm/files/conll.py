@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_maelm.files.kinds import CONLLU, CSV, TEXT, TSV, kind_of
 from fairseq_maelm.files.lines import columns_in, numbered_lines
 from fairseq_maelm.options import UsageError, number
 
@@ -51,7 +52,7 @@ def add_layout_arguments(parser: Any) -> None:
     """Declare the options of a ``Layout``."""
     parser.add_argument(
         "--format", choices=("conllu", "conll"),
-        help="CoNLL-U, or columns separated by tabs or spaces (default: conllu for names that end in .conllu)",
+        help="CoNLL-U, or columns separated by tabs or spaces (default: as the file's name and first lines tell)",
     )  # fmt: skip
     parser.add_argument(
         "--column", metavar="C",
@@ -65,14 +66,17 @@ def add_layout_arguments(parser: Any) -> None:
 
 
 def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = None) -> Layout:
-    """Infer the layout of a file from its name and the options; without options, return the default layout if given.
+    """Infer the layout of a file from its kind and the options; without options, the default layout if it fits.
 
     Raises:
+        CorpusError: the file holds JSON or another format that has no columns.
         UsageError: the options contradict each other.
     """
+    kind = kind_of(path, (CONLLU, TSV, CSV, TEXT), "write each word and its label on a line of a .conll file")
+    form = args.format or ("conllu" if kind == CONLLU else "conll")
     if default is not None and args.format is args.column is args.word_column is args.comment_prefix is None:
-        return default
-    form = args.format or ("conllu" if path.suffix == ".conllu" else "conll")
+        # Columns of CoNLL would make the ids of CoNLL-U words.
+        return Layout("conllu", "UPOS") if default.form != form == "conllu" else default
     column = args.column or ("UPOS" if form == "conllu" else "-1")
     try:
         return Layout(form, column, args.word_column or 0, args.comment_prefix or "")

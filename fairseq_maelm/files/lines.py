@@ -1,5 +1,6 @@
 """Readers for UTF-8 text, plain or compressed, with line numbers, and for JSON lines."""
 
+import bz2
 import gzip
 import lzma
 import zlib
@@ -11,14 +12,45 @@ from typing import Any, BinaryIO, cast
 from fairseq_maelm.files.atomic import CorpusError, parse_json
 from fairseq_maelm.text.cleaning import checked_text
 
+_OPENED: dict[str, Any] = {
+    ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
+    ".xz": lzma.LZMAFile,
+    ".bz2": bz2.BZ2File,
+}
+# Number of a file's first bytes that are looked at.
+_HEAD = 8192
+# UTF-16 has a NUL for every character of ASCII; one in this many bytes is more than other text has by accident.
+_BYTES_PER_NUL = 40
+
+
+def uncompressed_name(path: Path) -> Path:
+    """Return a path without the suffix of its compression: .gz, .xz or .bz2, in any case."""
+    return path.with_suffix("") if path.suffix.lower() in _OPENED else path
+
 
 def decompressed(path: Path, stream: BinaryIO) -> BinaryIO:
-    """Decompress a stream if the file's name ends in .gz or .xz."""
-    if path.suffix.lower() == ".gz":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
-    if path.suffix.lower() == ".xz":
-        return cast(BinaryIO, lzma.LZMAFile(stream))
-    return stream
+    """Decompress a buffered stream as the file's name says.
+
+    Raises:
+        CorpusError: the first bytes look like UTF-16, or no line ends in a line feed but some in carriage returns.
+    """
+    opened: Any = _OPENED.get(path.suffix.lower(), lambda same: same)(stream)
+    head = opened.peek(_HEAD)[:_HEAD]
+    if head.count(0) * _BYTES_PER_NUL > len(head):
+        raise CorpusError(f"{path} holds the character NUL as often as UTF-16 does: convert it to UTF-8 with iconv")
+    if head[:-1].count(b"\r") - head.count(b"\r\n") > head.count(b"\n"):
+        raise CorpusError(
+            f"{path} ends its lines with a carriage return only: convert it, for example with tr '\\r' '\\n'"
+        )
+    return cast(BinaryIO, opened)
+
+
+def first_bytes(path: Path) -> bytes:
+    """Return a file's first bytes, decompressed; none of a pipe, which could not be read again."""
+    if not path.is_file():
+        return b""
+    with open(path, "rb") as stream, damage_told(path):
+        return bytes(cast(Any, decompressed(path, stream)).peek(_HEAD))
 
 
 @contextmanager
@@ -26,7 +58,10 @@ def damage_told(path: Path) -> Iterator[None]:
     """Convert decompression errors to a CorpusError that names the file."""
     try:
         yield
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        # A BadGzipFile, and bzip2's error, are an OSError without a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise CorpusError(f"{path} is damaged or truncated: {error}") from error
 
 
@@ -57,8 +92,8 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
     """Yield line numbers, from 1, and lines without their line ends.
 
     Only a line feed, with or without a carriage return before it, ends a line; Python's text files would also break at
-    other characters. Files whose names end in .gz or .xz are decompressed. If not ``blank``, skip lines that contain
-    only white space.
+    other characters. Files whose names end in .gz, .xz or .bz2 are decompressed. If not ``blank``, skip lines that
+    contain only white space.
 
     Raises:
         CorpusError: a line is not UTF-8 or has a NUL, or the compressed file is damaged.
@@ -77,7 +112,7 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
 
 def parse_record(line: str, place: str) -> dict[str, Any]:
     """Parse a line as a JSON object; for other content, raise a CorpusError that names file and line."""
-    record = parse_json(line, f"{place}: the record")
+    record = parse_json(line, f"{place}: the record", strict=True)
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: a record must be a JSON object, not {type(record).__name__}")
     return record

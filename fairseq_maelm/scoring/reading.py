@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_maelm.corpus.reading import text_suffix
+from fairseq_maelm.files.kinds import JSON_LINES, TEXT, TSV, kind_of
 from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, text_field
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import clean_text
@@ -37,17 +37,16 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
     """
     files: list[Path] = []
     for path in paths:
-        found = sorted(each for each in path.iterdir() if _kind(each) == "jsonl") if path.is_dir() else [path]
+        found = [path]
+        if path.is_dir():
+            found = sorted(each for each in path.iterdir() if each.is_file() and _kind(each) == JSON_LINES)
         if not found:
             raise UsageError(f"there is no .jsonl file in {path}")
         files += found
-    for file in files:
-        if _kind(file) == "lines":
-            text_suffix(file)
     names = [path.name for path in files]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{twice} is given twice: rename one of the files, since results show only their names")
-    if len({_kind(path) == "lines" for path in files}) > 1:
+    if len({_kind(path) == TEXT for path in files}) > 1:
         raise UsageError("give either files of sentences or files of pairs (.tsv, .jsonl), not both")
     return files
 
@@ -64,8 +63,8 @@ def read_items(files: Sequence[Path], first: int | None = None) -> list[Item]:
     """
     items = []
     for path in files:
-        lines = islice(numbered_lines(path, blank=False), first)
-        found = [item for number, line in lines for item in _items(path, number, line)]
+        kind, lines = _kind(path), islice(numbered_lines(path, blank=False), first)
+        found = [item for number, line in lines for item in _items(path, kind, number, line)]
         if not found:
             raise ValueError(f"{path} has no sentences")
         items += found
@@ -73,21 +72,20 @@ def read_items(files: Sequence[Path], first: int | None = None) -> list[Item]:
 
 
 def _kind(path: Path) -> str:
-    name = path.name.lower().removesuffix(".gz").removesuffix(".xz")
-    return "jsonl" if name.endswith((".jsonl", ".ndjson")) else "tsv" if name.endswith(".tsv") else "lines"
+    return kind_of(path, (TEXT, TSV, JSON_LINES))
 
 
-def _items(path: Path, number: int, line: str) -> Iterator[Item]:
-    place, kind = f"{path}:{number}", _kind(path)
+def _items(path: Path, kind: str, number: int, line: str) -> Iterator[Item]:
+    place = f"{path}:{number}"
     paradigm, phenomenon, texts = path.name.partition(".")[0], "", [line]
-    if kind == "jsonl":
+    if kind == JSON_LINES:
         record = parse_record(line, place)
         if missing := [name for name in _FIELDS if name not in record]:
             raise ValueError(f"{place}: a pair needs the fields {' and '.join(_FIELDS)}; {missing[0]} is missing")
         texts = [text_field(record, name, place) for name in _FIELDS]
         paradigm = str(record.get("UID") or paradigm)
         phenomenon = next((str(record[name]) for name in _PHENOMENON if record.get(name)), "")
-    elif kind == "tsv":
+    elif kind == TSV:
         texts = line.split("\t")
         if len(texts) != len(SIDES):
             raise ValueError(

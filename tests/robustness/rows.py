@@ -30,6 +30,8 @@ fill a b --checkpoint {pretrained} --vocabulary {data} | 'a' has no <mask> to fi
 prepare sentnces --train {sentences.tsv} | invalid choice: 'sentnces' .*; did you mean sentences.
 fill '<mask>' --checkpont {pretrained} --vocabulary {data} | no option --checkpont; did you mean --checkpoint.
 prepare corpus {sentences.tsv} --output {new} | sentences.tsv is a table: write its texts to a .txt file
+prepare tagging --train {words.conll} --valid {tree.conllu} --vocabulary {data} --output {new} | --valid is conllu, but
+prepare tagging --train {squad.json} --valid {words.conll} --vocabulary {data} --output {new} | is one JSON value: write
 prepare corpus {squad.json} --output {new} | squad.json is one JSON value: write one record per line
 fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tuned|there is no dict.txt
 fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is neither checkpoint_best.pt nor checkpoint_last.pt in

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.files.atomic import parse_json
+from fairseq_maelm.files.lines import damage_told, decompressed
 
 # Problems of a question that do not stop preparation; they are counted, and listed by id in problems.json.
 WRONG_OFFSET = "answers whose offset is wrong, found elsewhere in the context"
@@ -104,12 +105,13 @@ def _loose_matches(context: str, text: str) -> list[tuple[int, int]]:
 
 
 def _content(path: Path) -> Any:
-    data = path.read_bytes()
+    with open(path, "rb") as stream, damage_told(path):
+        data = decompressed(path, stream).read()
     first, _, rest = data.lstrip().partition(b"\n")
     if not (rest.strip() and first.rstrip().endswith(b"}")):
-        return parse_json(data, path)
+        return parse_json(data, path, strict=True)
     lines = enumerate(data.split(b"\n"), 1)
-    return [parse_json(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    return [parse_json(line, f"{path}:{number}", strict=True) for number, line in lines if line.strip()]
 
 
 def _paragraphs(content: Any, path: str) -> Iterator[tuple[str, Any]]:

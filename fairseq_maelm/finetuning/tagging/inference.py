@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from fairseq_maelm.files.conll import LabeledFile, lacks_labels, layout_of, read, relabeled
-from fairseq_maelm.files.lines import numbered_lines
+from fairseq_maelm.files.lines import numbered_lines, uncompressed_name
 from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_words
@@ -43,7 +43,11 @@ def predict_input(args: argparse.Namespace) -> Predicted:
             "folder that the checkpoint was trained on as --vocabulary"
         )
     layout = layout_of(args, args.input, settings.layout)
-    if args.input.suffix == ".txt" and layout is settings.layout and not _is_labeled(args, settings):
+    if (
+        uncompressed_name(args.input).suffix.lower() in ("", ".txt")
+        and layout is settings.layout
+        and not _is_labeled(args, settings)
+    ):
         if args.keep_labels:
             raise UsageError("plain text has no labels: omit --keep-labels, or name the --format of the file")
         return Predicted(_tagged_text(hub, args), None)

@@ -1,0 +1,82 @@
+"""What a user's file holds, told for all readers by its name and one look at its first lines."""
+
+import re
+from pathlib import Path
+
+from fairseq_maelm.files.atomic import CorpusError, parse_json
+from fairseq_maelm.files.lines import first_bytes, uncompressed_name
+
+TEXT, DOCUMENTS, JSON_LINES, JSON = "text", "documents", "jsonl", "json"
+TSV, CSV, CONLLU = "tsv", "csv", "conllu"
+TABLES = (TSV, CSV, JSON_LINES, JSON, TEXT)
+
+_SUFFIXES = {".jsonl": JSON_LINES, ".ndjson": JSON_LINES, ".json": JSON, ".tsv": TSV, ".csv": CSV, ".conllu": CONLLU}
+_NEVER_READ = {
+    **dict.fromkeys((".parquet", ".arrow", ".feather", ".xlsx"), "a table in a format that is not read: write each row "
+                    "as a record to a .jsonl file, as pandas and `datasets` do by to_json"),
+    **dict.fromkeys((".zip", ".zst", ".7z", ".tar"), "compressed in a way that is not read: unpack it, or compress its "
+                    "files by gzip, xz or bzip2"),
+}  # fmt: skip
+_TABLE = (
+    "a table",
+    "write its texts to a .txt file, or each row as a record to a .jsonl file; `maelm prepare sentences` reads tables "
+    "for fine-tuning",
+)
+# What each kind is called where it is refused, and what to do.
+_REFUSED = {
+    TEXT: ("plain text", "give a file of another kind"),
+    TSV: _TABLE,
+    CSV: _TABLE,
+    JSON: ("one JSON value", "write one record per line to a .jsonl file"),
+    JSON_LINES: ("JSON lines", "write the texts to a .txt file"),
+    CONLLU: ("CoNLL-U", "write its sentences to a .txt file; `maelm prepare tagging` reads it for fine-tuning"),
+    DOCUMENTS: ("the output of WikiExtractor", "remove the lines <doc ...>; `maelm prepare corpus` reads it"),
+}
+
+_DOCUMENT = re.compile(rb"<doc [^\n>]*>\s*\n")
+_JSON_START = re.compile(rb'(\[\s*)?\{\s*("(?:[^"\\\n]|\\.)*"\s*:|\})')
+_CONLLU_LINES = re.compile(rb"(?:#[^\n]*\n|\s*\n)*1(-\d+)?(\t[^\t\n]+){9}\r?\n")
+
+
+def kind_of(path: Path, accepted: tuple[str, ...], remedy: str | None = None) -> str:
+    """Tell what a file holds: "text", "documents" (of WikiExtractor), "jsonl", "json", "tsv", "csv" or "conllu".
+
+    The suffix decides, in any case and also before .gz, .xz or .bz2. For other suffixes the first lines decide.
+
+    Args:
+        path: an existing file.
+        accepted: the kinds that the caller reads.
+        remedy: what to do about any other kind; by default a remedy of the kind.
+
+    Raises:
+        CorpusError: the file is of another kind, of a format that is not read, or in another encoding than UTF-8.
+    """
+    suffix = uncompressed_name(path).suffix.lower()
+    if suffix in _NEVER_READ:
+        raise CorpusError(f"{path} is {_NEVER_READ[suffix]}")
+    kind = _SUFFIXES.get(suffix) or _kind_of_content(path)
+    if kind not in accepted:
+        what, usual = _REFUSED[kind]
+        raise CorpusError(f"{path} is {what}: {remedy or usual}")
+    return kind
+
+
+def _kind_of_content(path: Path) -> str:
+    head = first_bytes(path).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if _DOCUMENT.match(head):
+        return DOCUMENTS
+    if _CONLLU_LINES.match(head):
+        return CONLLU
+    found = _JSON_START.match(head)
+    if found is None:
+        return TEXT
+    line, end, _ = head.partition(b"\n")
+    return JSON if found[1] or (end and not _is_json(line)) else JSON_LINES
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        parse_json(line, "")
+    except CorpusError:
+        return False
+    return True
