@@ -21,6 +21,8 @@ BREAK_MODES = ("none", "complete", "complete_doc", "eos")
 
 # The length in tokens of a blank line, which separates documents: fairseq-preprocess writes only </s>.
 _BLANK_LINE = 1
+# With fewer spans, a step over all of them costs more than a Python loop for each.
+_MANY_SPANS = 16
 
 
 def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np.ndarray:
@@ -58,25 +60,33 @@ def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
     fits = spans[:, 1] - spans[:, 0] <= block_size
     if fits.all():
         return spans
-    span_starts, span_stops = np.ascontiguousarray(spans[~fits].T)
-    first_lines = np.searchsorted(ends, span_starts, side="right")
-    # Arrays of 64-bit integers: for a long text, lists of Python integers would take gigabytes.
-    line_ends, starts, stops, filled = ends.data, array("q"), array("q"), array("q")
-    for start, stop, line in zip(span_starts.data, span_stops.data, first_lines.data):
-        while start < stop:
-            # A line has at least one token, so a block holds at most ``block_size`` lines.
-            limit = min(start + block_size, stop)
-            after = bisect_right(line_ends, limit, line, min(line + block_size, len(ends)))
-            end = line_ends[after - 1] if after > line else start + block_size
-            starts.append(start)
-            stops.append(end)
-            start, line = end, after
-        filled.append(len(starts))
-    counts = np.ones(len(spans), dtype=np.int64)
-    counts[~fits] = np.diff(np.frombuffer(filled, dtype=np.int64), prepend=0)
-    blocks = np.repeat(spans, counts, axis=0)
-    blocks[np.repeat(~fits, counts)] = np.stack([starts, stops], axis=1)
-    return blocks
+    slices, (starts, stops) = [spans[fits]], spans[~fits].T
+    # One block of every span at a time: documents are many and short. The rest of the few long ones follows in a loop.
+    while len(starts) >= _MANY_SPANS:
+        limits = np.minimum(starts + block_size, stops)
+        lines = np.searchsorted(ends, limits, side="right")
+        block_stops = ends[lines - 1]
+        # Otherwise no line ends in the block.
+        block_stops = np.where((lines > 0) & (block_stops > starts), block_stops, limits)
+        slices.append(np.stack([starts, block_stops], axis=1))
+        goes_on = block_stops < stops
+        starts, stops = block_stops[goes_on], stops[goes_on]
+    slices += [_greedy_in_span(ends, start, stop, block_size) for start, stop in zip(starts.tolist(), stops.tolist())]
+    blocks = np.concatenate(slices)
+    return blocks[np.argsort(blocks[:, 0], kind="stable")]
+
+
+def _greedy_in_span(ends: np.ndarray, start: int, stop: int, block_size: int) -> np.ndarray:
+    # An array of 64-bit integers: for a long text, a list of Python integers would take gigabytes.
+    line_ends, bounds, line = ends.data, array("q", [start]), int(np.searchsorted(ends, start, side="right"))
+    while start < stop:
+        # A line has at least one token, so a block holds at most ``block_size`` lines.
+        limit = min(start + block_size, stop)
+        after = bisect_right(line_ends, limit, line, min(line + block_size, len(ends)))
+        start, line = (line_ends[after - 1], after) if after > line else (limit, line)
+        bounds.append(start)
+    stops = np.frombuffer(bounds, dtype=np.int64)
+    return np.stack([stops[:-1], stops[1:]], axis=1)
 
 
 def _windows(stream: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Blocks equal fairseq's, except that lines longer than a block are cut, and lose no token."""
 
 import pickle
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fairseq.data.token_block_utils_fast import _get_slice_indices_fast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_maelm.data import blocks
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, block_slices, split_files
 
 BLOCK = 20
@@ -29,7 +31,7 @@ def test_equals_fairseq(sizes, mode):
     assert block_slices(sizes, mode, BLOCK).tolist() == theirs.tolist()
 
 
-any_line_sizes = st.lists(st.integers(1, 90), min_size=1, max_size=40).map(np.array)
+any_line_sizes = st.lists(st.one_of(st.just(1), st.integers(1, 90)), min_size=1, max_size=60).map(np.array)
 
 
 def plain_blocks(sizes, mode):
@@ -58,9 +60,11 @@ def plain_blocks(sizes, mode):
 
 
 @settings(max_examples=300)
-@given(any_line_sizes, st.sampled_from(["complete", "complete_doc", "eos"]))
-def test_equals_a_plain_loop(sizes, mode):
-    assert block_slices(sizes, mode, BLOCK).tolist() == plain_blocks(sizes, mode)
+@given(any_line_sizes, st.sampled_from(["complete", "complete_doc", "eos"]), st.sampled_from([1, 3, 16]))
+def test_equals_a_plain_loop(sizes, mode, many):
+    """However many documents are taken together."""
+    with mock.patch.object(blocks, "_MANY_SPANS", many):
+        assert block_slices(sizes, mode, BLOCK).tolist() == plain_blocks(sizes, mode)
 
 
 def test_complete_doc_by_hand():
