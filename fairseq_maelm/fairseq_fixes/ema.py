@@ -26,7 +26,8 @@ _load_checkpoint = Trainer.load_checkpoint
 @replaces(EMA, "_step_internal")
 def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
     """Update the average with a model's weights; integers are copied."""
-    average = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
+    own = self.model.state_dict()
+    average = self.fp32_params if self.config.ema_fp32 else own
     done: set[int] = set()
     with torch.no_grad():
         for name, weight in new_model.state_dict().items():
@@ -36,8 +37,9 @@ def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
             elif mean.data_ptr() not in done:
                 done.add(mean.data_ptr())
                 mean.mul_(self.decay).add_(weight.to(mean.dtype), alpha=1 - self.decay)
-    if self.config.ema_fp32:
-        self.restore(dict(average))
+            # With --ema-fp32 the model has the average in its own precision, which may be the same tensor.
+            if own[name].data_ptr() != mean.data_ptr():
+                own[name].copy_(mean)
 
 
 @functools.wraps(_load_checkpoint)

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models.ema import build_ema
+
 from end_to_end.small import BEST, LAST, NARROW, results, training
 from end_to_end.test_finetuning import HEAD, prepare_task, topic_of_a_sentence
 from end_to_end.toy import TINY_TRAINING, TOPICS, run
@@ -84,6 +87,25 @@ def test_every_second_update_in_single_precision(data, tmp_path):
     """The average is made when it is first asked for: at the first update that goes into it, or at a save."""
     run(averaging(data, tmp_path, "--ema-fp32", "--ema-update-freq", 2))
     assert_average(average(tmp_path / LAST), by_hand(tmp_path, every=2), weights(tmp_path / LAST))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_update_in_single_precision_loads_nothing(dtype, monkeypatch):
+    """The average in the model's own precision is copied in place; weights with two names are averaged once."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3)).to(dtype)
+    model[2].weight = model[0].weight
+    ema = build_ema(model, EMAConfig(store_ema=True, ema_decay=DECAY, ema_fp32=True), device=None)
+    before = model[0].weight.detach().float().clone()
+    with torch.no_grad():
+        model[0].weight.add_(1.0)
+    model[1].num_batches_tracked.add_(5)
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", pytest.fail)
+    ema.step(model, 1)
+    expected = before * DECAY + model[0].weight.detach().float() * (1 - DECAY)
+    torch.testing.assert_close(ema.fp32_params["0.weight"], expected)
+    own = ema.get_model().state_dict()
+    assert all(torch.equal(tensor, ema.fp32_params[name].to(tensor.dtype)) for name, tensor in own.items())
+    assert own["0.weight"].dtype == dtype and own["1.num_batches_tracked"] == 5
 
 
 def test_a_run_without_average_is_continued_with_one(data, tmp_path):
