@@ -160,6 +160,8 @@ class MaelmTask(EncoderTask):
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Set by build_model, which fairseq calls before it loads any data.
         self.predicts_all = False
+        # Paths of a shard -> number of tokens in its blocks.
+        self._tokens: dict[tuple[str, ...], int] = {}
         # The dataset last requested by fairseq: it does not tell ``post_validate`` which dataset it validated.
         self._read: Any = None
 
@@ -210,10 +212,22 @@ class MaelmTask(EncoderTask):
         # Every epoch chooses blocks from all shards of the general text.
         general = [path for folder in self._general_folders() for path in split_files(folder, "train", combine)]
         mixed = self.dataset_of(split, [*paths, *general], MixedBlockDataset, training)
-        mixed.mix(mixed.blocks.blocks_of_files(len(paths)), self.cfg.general_ratio)
-        counts = f"{mixed.domain_blocks:,}", f"{mixed.general_blocks:,}"
+        domain_blocks = mixed.blocks.blocks_of_files(len(paths))
+        self._tokens[tuple(paths)] = int(mixed.blocks.sizes[:domain_blocks].sum(dtype=np.int64))
+        earlier = [shard_files(folders, split, number, combine) for number in range(1, min(epoch, len(folders)) + 1)]
+        mixed.mix(domain_blocks, [self._tokens_of(shard) for shard in earlier], self.cfg.general_ratio)
+        counts = f"{mixed.domain_blocks:,}", f"{mixed.general_blocks[(epoch - 1) % len(mixed.general_blocks)]:,}"
         logger.info("an epoch takes %s blocks of the domain and %s of the general text", *counts)
         return mixed
+
+    def _tokens_of(self, paths: list[str]) -> int:
+        """Return the number of tokens in the blocks of a shard; a resumed run has not opened the earlier ones."""
+        known = tuple(paths)
+        if known not in self._tokens:
+            mode = str(self.cfg.sample_break_mode)
+            blocks = TokenBlocks(paths, mode, self.cfg.tokens_per_sample, self.dictionary.bos())
+            self._tokens[known] = int(blocks.sizes.sum(dtype=np.int64))
+        return self._tokens[known]
 
     def _general_folders(self) -> list[str]:
         folders: list[str] = utils.split_paths(self.cfg.general_data)

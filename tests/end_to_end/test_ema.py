@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema import build_ema
 
