@@ -5,7 +5,9 @@ its size is not a multiple of --required-batch-size-multiple (8 by default): up 
 validation. And fairseq-validate, unlike fairseq-train, fails on a rank that has fewer batches than the others.
 In training with --update-freq, fairseq ignores the loss and the number of tokens of such a rank's whole update, but not
 the gradient of its other batches: in the last update of an epoch the gradient is too large, by a factor of up to the
-number of ranks.
+number of ranks. Such a rank makes its update without the missing batches. With --ddp-backend fully_sharded it cannot,
+since ranks exchange weights in every batch; it begins with dummy batches, which count for nothing, because fairseq
+looks at the last batch alone to ignore an update.
 Tests: tests/fairseq_fixes/test_incomplete_batches.py and, for training, tests/end_to_end/test_distributed.py.
 """
 
@@ -24,6 +26,7 @@ _without_remainder = data_utils.batch_by_size
 _step_of_a_batch = FairseqTask.valid_step
 _reduce_outputs = FairseqTask.reduce_metrics
 _train_step = Trainer.train_step
+_train_step_of_a_batch = FairseqTask.train_step
 
 
 @replaces(data_utils, "batch_by_size")
@@ -42,9 +45,20 @@ def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> list[Any
 @functools.wraps(_train_step)
 def train_step(self: Trainer, samples: list[Any], raise_oom: bool = False) -> Any:
     """Make an update with this rank's batches; only if it has none, with one dummy batch, which fairseq ignores."""
-    # Sharded models exchange weights in every batch, so all ranks need equally many.
-    chosen = samples if self.is_fsdp else [sample for sample in samples if sample] or samples[:1]
-    return _train_step(self, chosen, raise_oom)
+    if self.is_fsdp:
+        return _train_step(self, sorted(samples, key=bool), raise_oom)
+    return _train_step(self, [sample for sample in samples if sample] or samples[:1], raise_oom)
+
+
+@replaces(FairseqTask, "train_step")
+@functools.wraps(_train_step_of_a_batch)
+def train_step_of_a_batch(*args: Any, **options: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """Make the forward and backward pass of a batch; of a dummy batch, all that is counted is 0."""
+    loss, size, output = _train_step_of_a_batch(*args, **options)
+    if options.get("ignore_grad"):
+        # Not an empty output: fairseq adds up the entries of a rank's first one.
+        size, output = 0, {name: value * 0 for name, value in output.items()}
+    return loss, size, output
 
 
 @replaces(FairseqTask, "valid_step")

@@ -1,17 +1,27 @@
 """Batches contain every example, even those that fairseq's own function drops; a rank may have no batch."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from end_to_end.small import NARROW
+from end_to_end.toy import TINY_TRAINING
+from fairseq import tasks
 from fairseq.data import IdDataset, ListDataset, NestedDictionaryDataset, NumSamplesDataset, SortDataset, data_utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fairseq_maelm
+from fairseq_maelm.training.options import parse_training
+
+KEPT = Path(__file__).resolve().parents[1] / "end_to_end" / "kept" / "data"
 
 
 @given(
@@ -64,3 +74,38 @@ def test_a_rank_without_a_batch_adds_nothing() -> None:
     with metrics.aggregate(new_root=True) as meters:
         task.reduce_metrics(outputs, Counting())
     assert meters.get_smoothed_values()["examples"] == 2
+
+
+def test_dummy_batches_of_sharded_models_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The update of a real trainer with its batch is that with two missing batches as well, wherever they are."""
+    monkeypatch.setattr(Trainer, "is_fsdp", property(lambda self: self.sharded))
+    found = []
+    for missing in ([], [0], [1, 2]):
+        trainer = trainer_of_tiny_model()
+        samples: list[Any] = [batch_of(trainer, range(8, 16))]
+        for place in missing:
+            samples.insert(place, {})
+        trainer.reset_dummy_batch(batch_of(trainer, range(5)))
+        trainer.sharded = True
+        output = trainer.train_step(samples)
+        weights = [weight.detach().clone() for weight in trainer.get_model().parameters()]
+        found.append((output["sample_size"], output["loss"], output["accuracy"], weights))
+    for size, *logged, weights in found[1:]:
+        assert size == found[0][0] > 0 and logged == pytest.approx(found[0][1:3], rel=1e-4)
+        assert all(torch.equal(weight, other) for weight, other in zip(weights, found[0][3]))
+
+
+def trainer_of_tiny_model() -> Any:
+    words = [str(KEPT), *TINY_TRAINING, *NARROW, "--dropout", 0, "--attention-dropout", 0]
+    config = convert_namespace_to_omegaconf(parse_training([str(word) for word in words]))
+    torch.manual_seed(1)
+    task = tasks.setup_task(config.task)
+    Trainer.sharded = False
+    trainer = Trainer(config, task, task.build_model(config.model), task.build_criterion(config.criterion))
+    trainer.lr_step(0)
+    return trainer
+
+
+def batch_of(trainer: Any, indices: Iterable[int]) -> dict[str, Any]:
+    trainer.task.load_dataset("valid")
+    return trainer.task.dataset("valid").collater(list(indices))
