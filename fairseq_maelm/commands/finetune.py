@@ -68,6 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--patience", type=number(int, 1), metavar="N",
         help="stop after this many validations, one for each epoch, in which the metric has not improved",
     )  # fmt: skip
+    group.add_argument(
+        "--class-weights", choices=("none", "balanced"),
+        help="weights of a table's examples in training: equal (default), or balanced: all classes weigh the same",
+    )  # fmt: skip
     group = parser.add_argument_group("the run")
     group.add_argument(
         "--seed", type=number(int, 0), default=1, metavar="N", help="random seed of data order, new weights and dropout"
@@ -111,6 +115,10 @@ def run(args: argparse.Namespace) -> None:
         options = run_options(recipe, encoder, setting, updates_per_epoch)
         options |= {"batch-size": size // share, "finetune-from-model": args.checkpoint, "seed": args.seed}
         options |= {"patience": args.patience} if args.patience else {}
+        if args.class_weights is not None:
+            if recipe.options.get("criterion") != "maelm_sentences":
+                raise UsageError(f"--class-weights is for tables of texts and labels, but {args.task} is none: omit it")
+            options["class-weights"] = args.class_weights
         return [*train_words(options, args.task, args.output, machine), *args.fairseq_options]
 
     counted = count_updates(configuration_of(words(1)[1:]), [size], encoder)

@@ -63,6 +63,7 @@ fill '<mask>' --checkpoint {hf}/model.safetensors --vocabulary {data} | holds we
 import {hf}/model.safetensors --output {new} | holds weights without .* `maelm import \S*hf
 pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | is not a multiple of .* --set batch-sequences=
 pretrain {data} --output {folder} --recipe tiny --replace | --replace would rename \S* with \S*data, which
+finetune {tagging} --checkpoint {pretrained} --output {new} --class-weights balanced | is for tables of texts and labels
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds
 import {sentences} --output {new} | there is no config.json in \S*sentences

@@ -62,7 +62,7 @@ class SentencesDataset(BatchDataset):
         self.cut = int((lengths > limit).sum())
         self.dictionary, self.limit = dictionary, limit
         self._sentences = [MMapIndexedDataset(str(folder / name / split)) for name in names]
-        self._targets = _targets(folder / "label" / split, labels)
+        self._targets = load_targets(folder / "label" / split, labels)
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of examples <int64>[B].
@@ -83,7 +83,7 @@ class SentencesDataset(BatchDataset):
         return join_sentences(sentences, self.dictionary.bos(), self.limit)
 
 
-def _targets(prefix: Path, labels: Dictionary | None) -> np.ndarray | None:
+def load_targets(prefix: Path, labels: Dictionary | None) -> np.ndarray | None:
     """Return class indices <int64>[examples] or numbers <float32>[examples]; None for a split without labels."""
     if labels is None:
         numbers = prefix.with_name(f"{prefix.name}.label")

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import MISSING
 from torch import Tensor
@@ -17,7 +18,7 @@ from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
-from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
+from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_targets
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import class_names, load_dictionary
@@ -100,6 +101,15 @@ class SentencesTask(EncoderTask):
         return dataset
 
 
+def _balanced_weights(prefix: Path, labels: Dictionary) -> list[float]:
+    """Return weights of the classes by which all have the same sum over a split, and the mean of its examples is 1."""
+    targets = load_targets(prefix, labels)
+    if targets is None:
+        raise ValueError(f"--class-weights balanced needs the labels {prefix}.idx: prepare the task with --train")
+    counts = np.bincount(targets, minlength=len(class_names(labels)))
+    return [len(targets) / (len(counts) * max(1, count)) for count in counts.tolist()]
+
+
 @dataclass
 class SentencesCriterionConfig(FairseqDataclass):
     """Options of the criterion."""
@@ -108,6 +118,10 @@ class SentencesCriterionConfig(FairseqDataclass):
         "",
         help="label that counts as positive in F1, for tasks with two labels (default: '1' or 'entailment', if the "
         "task has this label)",
+    )
+    class_weights: ChoiceEnum(["none", "balanced"]) = option(  # type: ignore[valid-type]
+        "none",
+        help="weights of the examples in training: equal, or balanced, so that all classes together weigh the same",
     )
 
 
@@ -130,6 +144,12 @@ class SentencesCriterion(FineTuningCriterion):
                 f"--positive-label {wanted} must be one of two labels, but the data have {', '.join(labels)}"
             )
         self.positive = labels.index(wanted) if wanted else positive_class(labels)
+        # Not a buffer, which half precision would round.
+        self.class_weights: list[float] | None = None
+        if str(cfg.class_weights) == "balanced":
+            if self.regression:
+                raise ValueError("--class-weights balanced is for classes, but the data have numbers: omit it")
+            self.class_weights = _balanced_weights(Path(task.cfg.data) / "label" / "train", task.label_dictionary)
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Return the summed loss of B examples (nats or squared errors), the sample size B, and the values to log."""
@@ -143,7 +163,11 @@ class SentencesCriterion(FineTuningCriterion):
             loss = F.mse_loss(predictions, target.float(), reduction="sum")
         else:
             predictions = scores.argmax(dim=-1)
-            loss = F.cross_entropy(scores, target, reduction="sum")
+            # Validation shows the loss on the data as they are.
+            weights = (
+                None if self.class_weights is None or not model.training else scores.new_tensor(self.class_weights)
+            )
+            loss = F.cross_entropy(scores, target, weights, reduction="sum")
             correct = (predictions == target).sum() if model.training else None
         if not model.training:
             rows = {"positive": self.positive, **example_rows(sample, target, predictions)}

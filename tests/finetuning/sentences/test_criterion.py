@@ -118,6 +118,8 @@ def test_training_logs_its_accuracy_and_keeps_no_predictions():
 
 
 def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="is for classes, but the data have numbers"):
+        criterion_of((), class_weights="balanced")
     with pytest.raises(ValueError, match="--positive-label yes must be one of two labels, but the data have 0, 1"):
         criterion_of(positive_label="yes")
     with pytest.raises(ValueError, match="this split has no labels"):

@@ -15,6 +15,7 @@ from support import dictionary_of
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.prepared_folder import FORMAT
 from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_split
+from fairseq_maelm.finetuning.sentences.task import SentencesCriterion, SentencesCriterionConfig
 
 VOCABULARY, EXAMPLES = 40, 600
 LABELS = ("no", "perhaps", "yes")
@@ -50,10 +51,39 @@ def task_of(folder: Path, *words: str, task: str = "maelm_sentences") -> Any:
     return made
 
 
+class Scores(torch.nn.Module):
+    """A model that returns its input as scores."""
+
+    def forward(self, src_tokens: torch.Tensor, **options: Any) -> Any:
+        return src_tokens, {}
+
+
 def stock_task(folder: Path) -> Any:
     """fairseq's own task over the same folder, with the options of RoBERTa's recipe."""
     words = ["--num-classes", "3", "--init-token", "0", "--separator-token", "2"]
     return task_of(folder, *words, task="sentence_prediction")
+
+
+def test_balanced_classes_weigh_the_same(folder: Path, tmp_path: Path) -> None:
+    """In training only: 1 on average, whatever the classes' numbers of examples."""
+    rare = Path(shutil.copytree(folder, tmp_path / "rare"))
+    labels, pair = label_dictionary(LABELS), [np.array([5, 2], dtype=np.uint16)] * 2
+    write_split(rare, "train", ((pair, label) for label in ["no"] * 6 + ["perhaps"] * 3 + ["yes"]), VOCABULARY, labels)
+    criterion = SentencesCriterion(SentencesCriterionConfig(class_weights="balanced"), task_of(rare))
+    assert criterion.class_weights == pytest.approx([10 / 18, 10 / 9, 10 / 3])
+    scores, target = torch.randn(10, 3), torch.tensor([0] * 6 + [1] * 3 + [2])
+    sample = {
+        "id": torch.arange(10),
+        "net_input": {"src_tokens": scores},
+        "target": target,
+        "ntokens": 1,
+        "nsentences": 10,
+    }
+    losses = torch.nn.functional.cross_entropy(scores, target, reduction="none")
+    for training, expected in ((True, losses @ torch.tensor(criterion.class_weights)[target]), (False, losses.sum())):
+        found, size, _ = criterion(Scores().train(training), sample)
+        torch.testing.assert_close(found, expected)
+        assert size == 10
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
