@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from shlex import quote
 
 # The file that makes a folder a checkpoint; see ``fairseq_maelm.checkpoints.folder``.
 CHECKPOINT_FILE = "checkpoint.json"
@@ -30,7 +31,9 @@ def find_checkpoint(path: Path) -> Path:
         if (path / name).is_file():
             return path / name
     if (path / "config.json").is_file() and not (path / CHECKPOINT_FILE).exists():
-        raise FileNotFoundError(f"{path} is a Hugging Face folder: first run `maelm import {path} --output FOLDER`")
+        raise FileNotFoundError(
+            f"{path} is a Hugging Face folder: first run `maelm import {quote(str(path))} --output FOLDER`"
+        )
     if path.is_dir():
         raise FileNotFoundError(
             f"there is neither checkpoint_best.pt nor checkpoint_last.pt in {path}: give the path of a checkpoint file"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
@@ -77,7 +78,7 @@ def _check_vocabulary(checkpoint: Checkpoint, folder: Path) -> None:
         path = checkpoint.path
         raise ValueError(
             f"{folder} was not prepared with the vocabulary of {path}: run `maelm prepare corpus TEXT --vocabulary "
-            f"{path.parent} --output FOLDER`, and give this folder"
+            f"{quote(str(path.parent))} --output FOLDER`, and give this folder"
         )
 
 

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from fairseq import tasks, utils
@@ -149,7 +150,7 @@ def count_updates(config: Any, batch_sizes: Sequence[int], encoder: Encoder) -> 
     if checkpoint and dictionary_fingerprint(task.source_dictionary) != encoder.vocabulary:
         raise ValueError(
             f"{folder} was not prepared with the vocabulary of {checkpoint}: prepare it with --vocabulary "
-            f"{Path(checkpoint).parent}"
+            f"{quote(str(Path(checkpoint).parent))}"
         )
     split = config.dataset.train_subset
     task.load_dataset(split, combine=True, epoch=1)

@@ -22,7 +22,14 @@ from fairseq_maelm.files.atomic import (
     remove_partial_files,
     sha256_of,
 )
-from fairseq_maelm.files.prepared_folder import made_from, prepare_folder, read_manifest, verify_outputs, whole_folder
+from fairseq_maelm.files.prepared_folder import (
+    checksums_of,
+    made_from,
+    prepare_folder,
+    read_manifest,
+    verify_outputs,
+    whole_folder,
+)
 
 KILLED = """
 import os, sys
@@ -278,6 +285,23 @@ def test_changed_content_is_noticed_by_verify_and_in_small_files_at_once(tmp_pat
         prepare()
     with pytest.raises(CorpusError, match="train.bin is missing or was changed"):
         verify_outputs(file.parent)
+
+
+def test_checksums_of_data_are_those_of_the_shard_or_of_the_files(tmp_path: Path) -> None:
+    """Test splits decide nothing in training, and the position of a folder does not count."""
+    outputs = {f"shard{shard}/{name}": {"bytes": 1, "sha256": f"{shard}" * 64} for shard in "01" for name in "ab"}
+    manifest = {"format": 1, "kind": "corpus", "settings": {}, "files": {}, "outputs": outputs}
+    for shard in "01":
+        (tmp_path / f"shard{shard}").mkdir()
+        (tmp_path / f"shard{shard}" / "manifest.json").write_text(json.dumps(manifest))
+        assert checksums_of(tmp_path / f"shard{shard}") == dict.fromkeys("ab", shard * 16)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for name in ("train.bin", "test.bin", "notes.md"):
+        (foreign / name).write_bytes(b"1")
+    before = checksums_of(foreign)
+    (foreign / "train.bin").write_bytes(b"2")
+    assert before.keys() == {"train.bin"} and checksums_of(foreign) != before
 
 
 def test_what_killed_runs_left_of_a_file_is_removed_and_what_others_write_is_not(tmp_path: Path) -> None:

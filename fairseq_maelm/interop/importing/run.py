@@ -1,6 +1,7 @@
 """Import a model into a verified folder for fairseq: checkpoint, dictionary and tokenizer."""
 
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 import torch
@@ -104,8 +105,8 @@ def _refuse_checkpoint(path: Path) -> None:
     """Refuse a folder that is already a fairseq checkpoint, or the name of an encoder included in the package."""
     if (path / CHECKPOINT_FILE).is_file() or (not path.exists() and str(path) in shipped_encoders()):
         raise ValueError(
-            f"{path} is a checkpoint already: give it as --checkpoint; `maelm export --checkpoint {path} --format "
-            "fairseq` writes a checkpoint file of fairseq"
+            f"{path} is a checkpoint already: give it as --checkpoint; `maelm export --checkpoint {quote(str(path))} "
+            "--format fairseq` writes a checkpoint file of fairseq"
         )
 
 
