@@ -4,8 +4,7 @@
 
 A slice begins only if its own minutes are left of ``--minutes``. The same command goes on with the next one, on another
 machine too if the folder was brought there (without data/, which is made again from the text). Status 1: a slice
-failed, or none was measured; 2: the call is wrong. FOLDER/gpu.json has all measurements, SLICE.log all output;
-results/performance_model.md has predictions to compare with.
+failed, or none was measured; 2: the call is wrong. FOLDER/gpu.json has all measurements, SLICE.log all output.
 """
 
 import argparse
