@@ -43,15 +43,18 @@ class LoadedCheckpoint:
         return str(config.imported_as)
 
     @cached_property
-    def source_files(self) -> SourceFiles | None:
-        """Files of the imported model; None without an import, or if the vocabulary has been replaced."""
-        kind, folders = self.imported_as, [self.data, self.checkpoint.path.parent]
-        if kind == "none":
-            return None
-        kept = read_source_files(
+    def origin(self) -> SourceFiles | None:
+        """What is kept of the imported model; None without an import, or if the vocabulary has been replaced."""
+        folders = [self.data, self.checkpoint.path.parent]
+        return read_source_files(
             [place for folder in folders for place in (folder, folder / "input0")], self.checkpoint.vocabulary
         )
-        return kept if kept is not None and kept.config["model_type"] == kind else None
+
+    @property
+    def source_files(self) -> SourceFiles | None:
+        """The same, for a model that can be given back as a folder for transformers."""
+        kept = self.origin
+        return kept if kept is not None and kept.config.get("model_type") == self.imported_as else None
 
     @property
     def imported_head(self) -> str:

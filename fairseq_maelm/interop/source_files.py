@@ -23,6 +23,8 @@ from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE
 
 CONFIG_FILE = "config.json"
+# What an export says about the source: its name, kind and checksums, and its own model card.
+FACTS_FILE, SOURCE_CARD = "source.json", "README.md"
 # The files of tokenizers and of sentence-transformers, of which a source has some. No other file of a source is kept.
 _OTHER_FILES = (
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
@@ -49,7 +51,12 @@ class SourceFiles:
     @property
     def config(self) -> dict[str, Any]:
         """The source's configuration."""
-        return dict(json.loads(self.files[CONFIG_FILE]))
+        return dict(json.loads(self.files.get(CONFIG_FILE, b"{}")))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The source's name, kind, checksums and license; empty for an import by an earlier version."""
+        return dict(json.loads(self.files.get(FACTS_FILE, b"{}")))
 
     def with_type_0_in_positions(self) -> "SourceFiles":
         """Move the embedding of token type 0 to the positions, where our model has it.
@@ -123,6 +130,17 @@ def kept_files(folder: Path) -> dict[str, bytes]:
     return {name: content for name, content in found.items() if content}
 
 
+def facts_and_card(name: str, facts: Mapping[str, Any], folder: Path) -> dict[str, bytes]:
+    """Return what an export says about a source in a folder, file name -> content."""
+    card = folder / SOURCE_CARD
+    content = read_regular(card) if card.is_file() else b""
+    # The metadata of a model card are between lines of three hyphens.
+    metadata = re.match(rb"---\s*\n(.*?)^---", content, re.DOTALL | re.MULTILINE)
+    license = metadata and re.search(rb"^license:\s*['\"]?([\w.+-]+)", metadata[1], re.MULTILINE)
+    known = {"source": name, **facts, **({"license": license[1].decode()} if license else {})}
+    return {FACTS_FILE: json.dumps(known).encode(), **({SOURCE_CARD: content} if content else {})}
+
+
 def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | None:
     """Read the first ``SOURCE_FILE`` in ``folders``; return None if there is none or it is for another vocabulary.
 
@@ -144,11 +162,13 @@ def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | Non
                 found[kind][rest] = tensor.numpy().tobytes() if kind == "file" else tensor.float()
         order = tensors["order"]
         names = {name for name in found["file"] if not _MODULE_FILE.fullmatch(name)}
-        known = names <= {CONFIG_FILE, *_OTHER_FILES} and found["weight"].keys() <= {*_KEPT_WEIGHTS}
+        known = names <= {CONFIG_FILE, FACTS_FILE, SOURCE_CARD, *_OTHER_FILES} and found["weight"].keys() <= {
+            *_KEPT_WEIGHTS
+        }
         if not known or not torch.equal(order.sort().values, torch.arange(len(order))):
             raise ValueError("its content is not what maelm import writes")
         source = SourceFiles(order, int(tensors["vocabulary"]), found["file"], found["weight"])
-        if source.config["model_type"] not in FAMILIES:
+        if CONFIG_FILE in source.files and source.config["model_type"] not in FAMILIES:
             raise ValueError(f"its model type {source.config['model_type']!r} is not one that maelm import knows")
     except Exception as error:  # errors of the library are of all kinds
         raise ValueError(f"{path} is damaged ({error}): copy it from the folder of the import") from error

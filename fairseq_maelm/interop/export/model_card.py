@@ -1,5 +1,6 @@
 """The model card (README.md) of an exported or imported folder, made from the template ``model_card.md``."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -15,6 +16,9 @@ from fairseq_maelm.interop.compare_outputs import Agreement
 from fairseq_maelm.interop.export.settings import MODEL_CODE
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+from fairseq_maelm.interop.source_files import SOURCE_CARD, SourceFiles
+
+CARD_OF_SOURCE = "README_of_source.md"
 
 # Architecture -> the pipeline of its models, an input, and the line that computes the result.
 _USE = {
@@ -84,9 +88,16 @@ def model_card(
         notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
     if (target.format, target.architecture) == ("mpnet", "encoder"):
         notes.append("The model has no trained pooler: use `last_hidden_state`, not `pooler_output`.")
+    kept = source.origin
+    origin = {} if kept is None else kept.facts
+    license = license or origin.get("license")
+    if kept is not None and origin:
+        training = f"{training}\n\n### Source\n\n{_source_section(kept, origin)}"
+    base_model = f"base_model: {json.dumps(origin['source'])}\n" if origin else ""
     values = {
         "pipeline": _USE[target.architecture][0],
-        "license": license or "unknown",
+        "license": f"{license or 'unknown'}",
+        "base_model": base_model,
         "name": name,
         "summary": _summary(source),
         "class_name": target.class_name,
@@ -133,14 +144,38 @@ def _summary(source: LoadedCheckpoint) -> str:
         positions += f"distance {config.relative_max_distance}"
     about = f"fine-tuned on the task `{source.checkpoint.task_name}`" if source.checkpoint.heads else "without a head"
     if model.lm_head is not None:
-        sees = "sees [MASK]" if view.asks_with_masks else "never sees [MASK]"
-        about = f"whose encoder {sees} in pretraining{'' if view.asks_with_masks else ' (MAE-LM)'}"
+        sees, updates = (
+            "sees" if view.asks_with_masks else "never sees",
+            source.checkpoint.history.get("num_updates", 0),
+        )
+        method = "" if view.asks_with_masks else " (MAE-LM)"
+        about = f"whose encoder {sees} [MASK] in pretraining{method}"
+        if source.origin is not None:
+            name = source.origin.facts.get("source", "a published model")
+            about = f"imported from {name}, which pretrained it in its own way"
+            if updates:
+                about += f"; in the last {updates:,} updates, which are ours, its encoder {sees} [MASK]{method}"
     return (
         f"A text encoder for fairseq and fairseq_maelm, {about}: {config.encoder_layers} layers of width "
         f"{config.encoder_embed_dim} with {config.encoder_attention_heads} heads, {positions}, "
         f"{len(source.dictionary):,} symbols; {sum(each.numel() for each in model.parameters()):,} parameters in the "
         "checkpoint."
     )
+
+
+def _source_section(kept: SourceFiles, facts: Mapping[str, Any]) -> str:
+    """Return what is known of an imported model: where it came from, its license and its pooling."""
+    known = dict(facts)
+    for name, content in kept.files.items():
+        if name.endswith("_Pooling/config.json"):
+            modes = [mode for mode, on in json.loads(content).items() if mode.startswith("pooling_mode") and on is True]
+            known["pooling in sentence-transformers"] = ", ".join(
+                mode.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for mode in modes
+            )
+    lines = [table({name: value for name, value in known.items() if value})]
+    if SOURCE_CARD in kept.files:
+        lines.append(f"The card of the source, which describes the training before, is `{CARD_OF_SOURCE}`.")
+    return "\n\n".join(lines)
 
 
 def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
@@ -155,6 +190,13 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
         f'batch = tokenizer({text}, return_tensors="pt")',
         result,
     ]
+    if target.kept is not None and "modules.json" in target.kept.files and target.architecture == "encoder":
+        lines += [
+            "",
+            "# Sentence embeddings, with the source's pooling",
+            "from sentence_transformers import SentenceTransformer",
+            f'embeddings = SentenceTransformer("{name}").encode(["A sentence."])',
+        ]
     return "\n".join(lines)
 
 

@@ -27,12 +27,13 @@ from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.fairseq_roberta import CHECKPOINT_FILE as ROBERTA_FILE
 from fairseq_maelm.interop.export.fairseq_roberta import write_roberta
 from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
-from fairseq_maelm.interop.export.model_card import compared, model_card, training_section
+from fairseq_maelm.interop.export.model_card import CARD_OF_SOURCE, compared, model_card, training_section
 from fairseq_maelm.interop.export.settings import FAIRSEQ_ROBERTA, MODEL_CODE, ExportSettings
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, markers, open_source_tokenizer
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
+from fairseq_maelm.interop.source_files import FACTS_FILE, SOURCE_CARD
 from fairseq_maelm.interop.tokenizer_test_strings import SPECIAL_STRING, WHY_SPECIAL
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 
@@ -109,6 +110,8 @@ def _for_transformers(
     sections = [ROUNDING] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
     card = model_card(source, target, name, settings.license, training_section(source), exactness, sections)
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    if source.origin is not None and SOURCE_CARD in source.origin.files:
+        (folder / CARD_OF_SOURCE).write_bytes(source.origin.files[SOURCE_CARD])
     if settings.complete:
         complete(source, folder, dtype)
     remarks += [f"tokenizer: {ascii(text)} is tokenized differently ({why})" for text, why in differences.items()]
@@ -155,7 +158,7 @@ def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> d
     An imported model's tokenizer files are written unchanged.
     """
     if target.kept is not None:
-        for name in target.kept.files.keys() - {CONFIG_FILE}:
+        for name in target.kept.files.keys() - {CONFIG_FILE, FACTS_FILE, SOURCE_CARD}:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(target.kept.files[name])
         tokenizer, order = open_source_tokenizer(folder), target.kept.order.tolist()

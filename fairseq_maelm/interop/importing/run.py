@@ -25,7 +25,7 @@ from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_fi
 from fairseq_maelm.interop.importing.checkpoint import arguments_of, converted, fairseq_options
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source, refuse
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
-from fairseq_maelm.interop.source_files import SourceFiles
+from fairseq_maelm.interop.source_files import SourceFiles, facts_and_card
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
@@ -120,9 +120,10 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
     if len(dictionary) != len(vocabulary.order):
         raise refuse(path, f"its {len(vocabulary.order)} symbols became {len(dictionary)} in dict.txt")
     ours = converted(source, dictionary, folder)
-    if source.files:
+    if source.files or path.is_file():
         order, fingerprint = torch.tensor(vocabulary.order), dictionary_fingerprint(dictionary)
-        SourceFiles(order, fingerprint, source.files, source.kept_weights).write(folder)
+        files = source.files | facts_and_card(name, source.facts, path.parent if path.is_file() else path)
+        SourceFiles(order, fingerprint, files, source.kept_weights).write(folder)
     target = choose_target(ours, default_format(ours), "encoder")
     write_model(ours, target, folder)
     if vocabulary.files:
