@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from text import vocabularies
 
-from fairseq_maelm.data.masking import MaskingScheme, _unit_starts
+from fairseq_maelm.data.masking import MaskingScheme, _word_starts
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import open_encoder
@@ -40,7 +40,7 @@ def test_words_of_real_text(folder: Path) -> None:
             continue
         whole = np.array([[dictionary.bos(), *tokens, dictionary.eos()]])
         expected = [True, True, *(np.diff(words) != 0), True]
-        found = _unit_starts(scheme, whole, np.ones_like(whole, dtype=bool))[0].tolist()
+        found = _word_starts(scheme, whole, np.ones_like(whole, dtype=bool))[0].tolist()
         shown = [f"{'|' if start else ''}{dictionary[token]}" for start, token in zip(found, whole[0])]
         assert found == expected, (text, shown)
 
