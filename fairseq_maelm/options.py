@@ -192,12 +192,6 @@ def add_json(parser: Any) -> None:
     parser.add_argument("--json", action="store_true", help="write the results as JSON")
 
 
-def add_verify(parser: Any) -> None:
-    """Declare ``--verify``."""
-    text = "at the end, compare the checksums of all outputs with the manifest"
-    parser.add_argument("--verify", action="store_true", help=text)
-
-
 def add_replace(parser: Any) -> None:
     """Declare ``--replace``."""
     parser.add_argument("--replace", action="store_true", help="rename an existing output instead of refusing to run")

@@ -6,8 +6,7 @@ import sys
 
 from fairseq_maelm.corpus.prepare import prepare
 from fairseq_maelm.corpus.settings import PrepareSettings
-from fairseq_maelm.files.prepared_folder import verify_outputs
-from fairseq_maelm.options import add_settings, add_verify, settings_of
+from fairseq_maelm.options import add_settings, settings_of
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "memory-mapped format. After an interruption, the same command resumes."
     )
     add_settings(parser, PrepareSettings)
-    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,6 +39,4 @@ def run(args: argparse.Namespace) -> None:
                 name,
                 f"{counts['paragraphs_without_tokens']:,}",
             )
-    if args.verify:
-        verify_outputs(args.output)
     sys.stdout.write(prepared.data_argument + "\n")

@@ -2,8 +2,9 @@
 
 import argparse
 import logging
+import sys
 
-from fairseq_maelm.commands.preparation import add_folder_arguments, end_preparation
+from fairseq_maelm.commands.preparation import add_folder_arguments
 from fairseq_maelm.finetuning.sentences.glue import TASKS, GlueSettings, prepare_task
 from fairseq_maelm.options import add_settings, settings_of
 from fairseq_maelm.text.imported import vocabulary_files
@@ -43,4 +44,4 @@ def run(args: argparse.Namespace) -> None:
             logger.info(
                 "%s %s: %s examples, %s truncated", task, split, f"{facts['examples']:,}", f"{facts['truncated']:,}"
             )
-        end_preparation(args.output / task, args.verify)
+        sys.stdout.write(f"{args.output / task}\n")

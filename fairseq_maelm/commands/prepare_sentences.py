@@ -2,8 +2,9 @@
 
 import argparse
 import logging
+import sys
 
-from fairseq_maelm.commands.preparation import add_folder_arguments, end_preparation
+from fairseq_maelm.commands.preparation import add_folder_arguments
 from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
 from fairseq_maelm.options import add_settings, settings_of
 
@@ -28,4 +29,4 @@ def run(args: argparse.Namespace) -> None:
     manifest = prepare_sentences(settings_of(SentenceSettings, args), args.vocabulary, args.output)
     for split, facts in manifest["splits"].items():
         logger.info("%s: %s examples", split, f"{facts['examples']:,}")
-    end_preparation(args.output, args.verify)
+    sys.stdout.write(f"{args.output}\n")

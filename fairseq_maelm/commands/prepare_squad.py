@@ -1,8 +1,9 @@
 """The command ``maelm prepare squad``."""
 
 import argparse
+import sys
 
-from fairseq_maelm.commands.preparation import add_folder_arguments, end_preparation
+from fairseq_maelm.commands.preparation import add_folder_arguments
 from fairseq_maelm.finetuning.squad.prepare import PROBLEMS, prepare_squad
 from fairseq_maelm.options import UsageError, existing_path
 
@@ -31,4 +32,4 @@ def run(args: argparse.Namespace) -> None:
     if not files:
         raise UsageError("give --train, --valid or --test")
     prepare_squad(files, args.vocabulary, args.output)
-    end_preparation(args.output, args.verify)
+    sys.stdout.write(f"{args.output}\n")

@@ -1,8 +1,9 @@
 """The command ``maelm prepare tagging``."""
 
 import argparse
+import sys
 
-from fairseq_maelm.commands.preparation import add_folder_arguments, end_preparation
+from fairseq_maelm.commands.preparation import add_folder_arguments
 from fairseq_maelm.files.conll import add_layout_arguments, layout_of
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN, PREFIXES
@@ -37,4 +38,4 @@ def run(args: argparse.Namespace) -> None:
         if (own := layout_of(args, path)) != layout:
             raise UsageError(f"--{split} is {own.form}, but --train is {layout.form}: give files of one --format")
     prepare_tagging(args.vocabulary, files, args.output, layout, args.file_scheme, args.scheme)
-    end_preparation(args.output, args.verify)
+    sys.stdout.write(f"{args.output}\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.files.atomic import FolderLock, remove_partial_files, write_json
+from fairseq_maelm.files.prepared_folder import checksums_of, quick_checksum
 from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.log import is_divergence
 
@@ -15,8 +16,6 @@ SETTINGS = "settings.json"
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
 # Suffixes of files in a data folder that are not data.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
-# Corrected labels leave the sizes of a task's files unchanged. Corpora are too large to be read for each command.
-_HASHED_SIZE = 64 * 2**20
 # Tables to which later commands may add entries, and entries that may change because only reports use them.
 _MAY_GROW, _MAY_CHANGE = ("rows", "tasks", "texts", "steps", "runs"), ("paper", "metrics")
 
@@ -31,14 +30,12 @@ class Outcome(NamedTuple):
 
 
 def data_fingerprint(folder: Path) -> str:
-    """Return a fingerprint of prepared data, from file names, file sizes, and the contents of files up to 64 MiB."""
-    summary = hashlib.sha256()
+    """Return a fingerprint of data: of the names and both ends of all files, and of the checksums in the manifest."""
+    summary, prepared = hashlib.sha256(), checksums_of(folder)
     files = (path for path in folder.rglob("[!.]*") if path.is_file() and path.suffix not in _NO_DATA)
     for path in sorted(files):
-        size = path.stat().st_size
-        summary.update(f"{path.relative_to(folder)} {size}\n".encode())
-        if size <= _HASHED_SIZE:
-            summary.update(path.read_bytes())
+        name = path.relative_to(folder).as_posix()
+        summary.update(f"{name} {quick_checksum(path)} {prepared.get(name)}\n".encode())
     return summary.hexdigest()[:16]
 
 

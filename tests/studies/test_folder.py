@@ -2,11 +2,13 @@
 
 import json
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.studies.folder import SETTINGS, data_fingerprint, study_folder
 
 STUDY: dict[str, Any] = {
@@ -79,3 +81,16 @@ def test_data_fingerprints_tell_data_apart(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         assert data_fingerprint(tmp_path) != before
         before = data_fingerprint(tmp_path)
+
+
+def test_a_change_in_the_middle_of_a_large_prepared_file_is_told_by_its_manifest(tmp_path: Path) -> None:
+    def write(content: bytes, new: Path) -> dict[str, int]:
+        return {"bytes": (new / "train.bin").write_bytes(content)}
+
+    found = set()
+    for name in (b"a", b"b"):
+        folder, content = tmp_path / name.decode() / "data", bytes(5 * 2**20) + name + bytes(5 * 2**20)
+        folder.parent.mkdir()
+        prepare_folder(folder, "corpus", made_from({}, {}), partial(write, content))
+        found.add(data_fingerprint(folder))
+    assert len(found) == 2
