@@ -186,7 +186,7 @@ def _walk(
             loss += partial.loss
             correct += partial.correct
         if gradients is not None:
-            logits[len(wanted) :] = 0
+            logits[len(wanted) :].zero_()
             _add_products(gradients, part, logits, states[part], projection)
         del logits  # frees the logits before the next chunk allocates its own
     return MaskedTokenLoss(loss, correct), gradients
