@@ -13,7 +13,7 @@ import sentencepiece
 
 from fairseq_maelm import __version__
 from fairseq_maelm.corpus import steps
-from fairseq_maelm.corpus.reading import Source, find_sources
+from fairseq_maelm.corpus.reading import BLANK, END, Source, find_sources
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, draw_split
 from fairseq_maelm.files.atomic import CorpusError, read_json, remove_partial_files, write_json
@@ -46,9 +46,11 @@ def prepare(settings: PrepareSettings) -> PreparedCorpus:
         FileExistsError: the output exists and is not a data folder.
     """
     sources = {
-        steps.CORPUS: find_sources(settings.inputs, settings.json_field),
-        steps.VALID: find_sources(settings.valid, settings.json_field),
+        steps.CORPUS: find_sources(settings.inputs, settings.json_field, settings.line_documents),
+        steps.VALID: find_sources(settings.valid, settings.json_field, settings.line_documents),
     }
+    if settings.line_documents and all(each.bounds != END for role in sources.values() for each in role):
+        raise CorpusError("no input is plain text, so --line-documents has no effect: omit it")
     _check_apart(settings, sources)
     origin = _origin(settings, sources)
     shards = steps.shard_names(settings.shards)
@@ -114,7 +116,16 @@ def _run_steps(
     work = steps.Work(folder, result, settings)
     seconds: dict[str, float] = {}
     cleaned = _step(folder, "clean", seconds, lambda: steps.clean(work, sources))
-    split = _draw_split(settings, cleaned)
+    try:
+        split = _draw_split(settings, cleaned)
+    except CorpusError as error:
+        plain = all(source.bounds == BLANK for source in sources[steps.CORPUS])
+        if not plain or not 0 < cleaned[steps.CORPUS]["documents"] <= len(sources[steps.CORPUS]):
+            raise
+        raise CorpusError(
+            "no input has a blank line, so each file is one document: give --line-documents if each line is a "
+            f"document, or else put blank lines between documents ({error})"
+        ) from error
     vocabulary = _step(folder, "vocabulary", seconds, lambda: steps.make_vocabulary(work, cleaned, split))
     _step(folder, "encode", seconds, lambda: steps.encode(work, cleaned, split))
     counts = _step(folder, "binarize", seconds, lambda: steps.binarize(work, cleaned, split))
@@ -133,6 +144,7 @@ def _run_steps(
         "duplicate_paragraphs_dropped": {
             role: state["duplicate_paragraphs_dropped"] for role, state in cleaned.items()
         },
+        "invalid_records": {role: state.get("invalid", 0) for role, state in cleaned.items()},
         "vocabulary": vocabulary,
         "counts": counts,
         "seconds": seconds,

@@ -128,10 +128,11 @@ class SourceReader:
         return rest
 
 
-def segment_lines(segment: Segment) -> Iterator[str | None]:
+def segment_lines(segment: Segment, invalid: list[str] | None = None) -> Iterator[str | None]:
     """Yield a segment's lines before cleaning, with None at the start of a file and at each bound but a blank line.
 
     None marks a document boundary. Blank lines inside a JSON record or between tags do not end a document.
+    If ``invalid`` is a list, messages about records without a text are added to it instead of being raised.
     """
     text = decode(segment.source.path, segment.first_line, segment.data)
     if segment.starts_file:
@@ -146,19 +147,29 @@ def segment_lines(segment: Segment) -> Iterator[str | None]:
         return
     for number, line in enumerate(lines, segment.first_line):
         if line and not line.isspace():
-            place = f"{segment.source.path}:{number}"
-            record, field = parse_record(line, place), segment.source.json_field
-            if field not in record:
-                raise CorpusError(
-                    f"{place}: the record has no field {field!r}; name the field that holds the text with --json-field"
-                )
-            yield from text_field(record, field, place).split("\n")
+            try:
+                text = _record_text(line, f"{segment.source.path}:{number}", segment.source.json_field)
+            except CorpusError as error:
+                if invalid is None:
+                    raise
+                invalid.append(str(error))
+                continue
+            yield from text.split("\n")
             yield None
 
 
-def cleaned_lines(segment: Segment) -> Iterator[str]:
-    """Yield a segment's cleaned paragraphs in order, and an empty string where a document ends."""
-    for line in segment_lines(segment):
+def _record_text(line: str, place: str, field: str) -> str:
+    record = parse_record(line, place)
+    if field not in record:
+        raise CorpusError(
+            f"{place}: the record has no field {field!r}; name the field that holds the text with --json-field"
+        )
+    return text_field(record, field, place)
+
+
+def cleaned_lines(segment: Segment, invalid: list[str] | None = None) -> Iterator[str]:
+    """Yield a segment's cleaned paragraphs in order, "" where a document ends; see ``segment_lines``."""
+    for line in segment_lines(segment, invalid):
         if line is None:
             yield ""
         elif (paragraph := clean_text(line)) or segment.source.bounds == BLANK:
@@ -186,16 +197,21 @@ def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[
             yield document
 
 
-def clean_segments(segments: Sequence[Segment], with_digests: bool) -> tuple[list[bytes], bytes]:
+def clean_segments(
+    segments: Sequence[Segment], with_digests: bool, skip_invalid: bool = False
+) -> tuple[list[bytes], bytes, list[str]]:
     """Clean consecutive segments of the corpus; called by the workers of the first step.
 
     Returns:
         the paragraphs in UTF-8, with one or more empty lines at each document boundary; and with ``with_digests`` the
-        joined 16-byte hashes of the paragraphs, otherwise b"".
+        joined 16-byte hashes of the paragraphs, otherwise b""; and with ``skip_invalid`` messages about the records
+        that were left out.
     """
-    lines = [line.encode("utf-8") for segment in segments for line in cleaned_lines(segment)]
+    invalid: list[str] = []
+    skipped = invalid if skip_invalid else None
+    lines = [line.encode("utf-8") for segment in segments for line in cleaned_lines(segment, skipped)]
     hashed = (hashlib.blake2b(line, digest_size=_DIGEST_BYTES).digest() for line in lines if line and with_digests)
-    return lines, b"".join(hashed)
+    return lines, b"".join(hashed), invalid
 
 
 class Deduplicator:

@@ -21,11 +21,15 @@ class PrepareSettings:
 
     inputs: tuple[Path, ...] = option(
         help="text files or folders: plain text (one paragraph per line, a blank line between documents) or .jsonl "
-        "(one document per record), each also as .gz or .xz",
+        "(one document per record), each also as .gz, .xz or .bz2; and files of WikiExtractor",
         positional=True, metavar="INPUT", type=existing_path,
     )  # fmt: skip
     output: Path = option(help="new data folder", metavar="FOLDER", type=new_folder)
     json_field: str = option("text", help="field of a .jsonl record that holds the text", metavar="NAME")
+    line_documents: bool = option(False, help="each line of plain text is a document, instead of a paragraph")
+    skip_invalid: bool = option(
+        False, help="leave out and count records of .jsonl files without a text, instead of stopping at the first"
+    )
     deduplicate: bool = option(
         False,
         help="remove paragraphs that are exact copies; takes about 100 bytes of memory per distinct paragraph",
@@ -109,6 +113,8 @@ class PrepareSettings:
             "sentencepiece_model": None if self.sentencepiece_model is None else self.sentencepiece_model.name,
             "valid_fraction": fraction,
             **{name: getattr(self, name) for name in kept},
+            # Folders without these options keep their settings.
+            **{name: True for name in ("line_documents", "skip_invalid") if getattr(self, name)},
         }
         if self.vocabulary is not None:
             return {**resolved, "vocabulary": self.vocabulary.name}

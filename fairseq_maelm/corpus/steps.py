@@ -28,6 +28,7 @@ from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
 from fairseq_maelm.corpus.workers import ordered_map
 from fairseq_maelm.files.atomic import atomic_file, write_bytes
+from fairseq_maelm.files.lines import log_invalid
 from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
@@ -73,17 +74,22 @@ def clean(work: Work, sources: dict[str, list[Source]]) -> dict[str, Any]:
 def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Deduplicator | None) -> dict[str, Any]:
     readers = [SourceReader(source, CHUNK_BYTES) for source in sources]
     dropped_before = duplicates.dropped if duplicates else 0
-    clean_group = functools.partial(clean_segments, with_digests=duplicates is not None)
+    skip = work.settings.skip_invalid
+    clean_group = functools.partial(clean_segments, with_digests=duplicates is not None, skip_invalid=skip)
+    invalid: list[str] = []
     size = sum(source.path.stat().st_size for source in sources)
     with atomic_file(work.cleaned(role)) as stream, _progress(f"clean {role}", size) as bar:
         writer = CleanedTextWriter(stream)
-        for lines, digests in ordered_map(clean_group, _grouped(readers, bar), work.settings.workers):
+        for lines, digests, mistakes in ordered_map(clean_group, _grouped(readers, bar), work.settings.workers):
             writer.write(duplicates.filter(lines, digests) if duplicates else lines)
+            invalid += mistakes
+    log_invalid(invalid)
     return {
         "documents": writer.documents,
         "paragraphs": writer.paragraphs,
         "bytes": writer.bytes,
         "duplicate_paragraphs_dropped": duplicates.dropped - dropped_before if duplicates else 0,
+        "invalid": len(invalid),
         "sha256": [reader.sha256 for reader in readers],
         "chunks": writer.chunks,
     }

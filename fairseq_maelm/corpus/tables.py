@@ -83,6 +83,7 @@ def read_table(
     label_optional: bool = False,
     complete: Callable[[Iterable[str]], bool] = all,
     rows: Iterable[Row] | None = None,
+    invalid: list[str] | None = None,
 ) -> Iterator[Example]:
     """Yield the examples of a table.
 
@@ -91,9 +92,10 @@ def read_table(
         columns: the columns of texts and labels.
         texts: number of texts in a row, or None if unknown. Without given columns, a table of exactly this many
             columns has no labels, and any other table has labels.
-        label_optional: accept a table that lacks the label column.
+        label_optional: accept a table that lacks the label column, and empty labels, which are None.
         complete: function that returns whether a row's texts are acceptable; by default, no text may be empty.
         rows: rows to use instead of the file's.
+        invalid: list to add messages about rows that are no examples to; by default the first is raised.
 
     Raises:
         CorpusError: a row is not an example; the message names file and line.
@@ -103,8 +105,6 @@ def read_table(
     if first is None:
         raise CorpusError(f"{path} is empty")
     cells = first[1]
-    if isinstance(cells, dict) and columns.text is None:
-        raise CorpusError(f"{path} is JSON: name its fields, as in --text {next(iter(cells), 'text')} --label ...")
     chosen = _choose(columns, cells, texts, first[0], label_optional)
     if isinstance(cells, dict) or not columns.named:
         rows = itertools.chain([first], rows)
@@ -115,12 +115,16 @@ def read_table(
         # An editor's empty line at the end of a file; in a table of one column it is an empty text.
         if row == [""] and not one_column:
             continue
-        example = _example(place, row, chosen)
-        if not complete(example.texts):
-            raise CorpusError(f"{place} has an empty sentence")
-        yield example
+        try:
+            example = _example(place, row, chosen, label_optional, complete)
+        except CorpusError as error:
+            if invalid is None:
+                raise
+            invalid.append(str(error))
+        else:
+            yield example
     if example is None:
-        raise CorpusError(f"{path} has no row below its header")
+        raise CorpusError(f"{path} has no {'valid row' if invalid else 'row below its header'}")
 
 
 class _Chosen(NamedTuple):
@@ -138,6 +142,9 @@ def _number(column: str) -> int | None:
 
 def _choose(columns: Columns, first: Any, texts: int | None, place: str, label_optional: bool) -> _Chosen:
     if columns.text is None:
+        if isinstance(first, dict):
+            name = next(iter(first), "text")
+            raise CorpusError(f"{place} is JSON: name its fields, as in --text {name} --label ...")
         if any(columns.keys):
             raise CorpusError(
                 "with --text-pair, --label or --id, the column of the text must be named too: give --text"
@@ -191,16 +198,20 @@ def _hint(cells: Any) -> str:
     return f". If {found[0]!r} separates its columns, give --delimiter {word}"
 
 
-def _example(place: str, row: Any, chosen: _Chosen) -> Example:
+def _example(
+    place: str, row: Any, chosen: _Chosen, label_optional: bool, complete: Callable[[Iterable[str]], bool]
+) -> Example:
     if chosen.width is not None and len(row) != chosen.width:
         raise CorpusError(f"{place} has {columns_in(row)}, but the first line has {chosen.width}")
     texts = tuple(clean_text(_cell(row, key, place)) for key in chosen.texts)
+    if not complete(texts):
+        raise CorpusError(f"{place} has an empty sentence")
     label, identity = (
         None if key is None else _cell(row, key, place, or_number=True).strip() for key in (chosen.label, chosen.id)
     )
-    if label == "":
+    if label == "" and not label_optional:
         raise CorpusError(f"{place} has no label")
-    return Example(place, texts, label, identity)
+    return Example(place, texts, label or None, identity)
 
 
 def _cell(row: Any, key: Any, place: str, or_number: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import logging
 import lzma
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,10 @@ from typing import Any, BinaryIO, cast
 from fairseq_maelm.files.atomic import CorpusError, parse_json
 from fairseq_maelm.text.cleaning import checked_text
 
+logger = logging.getLogger(__name__)
+
+# Maximum number of invalid rows to name.
+_SHOWN = 5
 _OPENED: dict[str, Any] = {
     ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
     ".xz": lzma.LZMAFile,
@@ -116,6 +121,13 @@ def parse_record(line: str, place: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: a record must be a JSON object, not {type(record).__name__}")
     return record
+
+
+def log_invalid(mistakes: Sequence[str]) -> None:
+    """Log how many rows were left out as invalid, and the messages about the first of them."""
+    if mistakes:
+        shown = "; ".join(mistakes[:_SHOWN])
+        logger.warning("%s invalid rows were left out; the first: %s", f"{len(mistakes):,}", shown)
 
 
 def columns_in(row: Sequence[Any]) -> str:

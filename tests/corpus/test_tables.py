@@ -107,7 +107,7 @@ def test_empty_lines_are_rows_only_in_a_table_of_one_column(tmp_path: Path) -> N
         ("t.tsv", "a\tgood\n", ("0", None, "7"), "t.tsv:1 has no column 7 (counted from 0)"),
         ("t.json", '[{"s": "a"}, 3]', ("s",), "t.json: item 2 of the list is int, not an object"),
         ("t.json", '[{"s": "a"}', ("s",), "t.json is not JSON"),
-        ("t.jsonl", '{"s": "a"}\n', (), "t.jsonl is JSON: name its fields, as in --text s"),
+        ("t.jsonl", '{"s": "a"}\n', (), "t.jsonl:1 is JSON: name its fields, as in --text s"),
         ("t.jsonl", '{"s": "a"}\n["b"]\n', ("s",), "t.jsonl:2: a record must be a JSON object, not list"),
         ("t.jsonl", '{"s": "a"}\n{"s": \n', ("s",), "t.jsonl:2: the record is not JSON"),
         ("t.jsonl", '{"s": "a"}\n{"t": "b"}\n', ("s",), "t.jsonl:2 has no field 's'"),

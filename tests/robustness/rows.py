@@ -32,6 +32,9 @@ fill '<mask>' --checkpont {pretrained} --vocabulary {data} | no option --checkpo
 prepare corpus {sentences.tsv} --output {new} | sentences.tsv is a table: write its texts to a .txt file
 prepare tagging --train {words.conll} --valid {tree.conllu} --vocabulary {data} --output {new} | --valid is conllu, but
 prepare tagging --train {squad.json} --valid {words.conll} --vocabulary {data} --output {new} | is one JSON value: write
+prepare corpus {text.txt} --output {new} --vocabulary {data} | no input has a blank line.* give --line-documents if
+prepare corpus {records.jsonl} --output {new} --line-documents | has no effect: omit it
+prepare corpus {records.jsonl} --output {new} --vocabulary {data} | records.jsonl:2: the field 'text' is None
 prepare corpus {squad.json} --output {new} | squad.json is one JSON value: write one record per line
 fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tuned|there is no dict.txt
 fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is neither checkpoint_best.pt nor checkpoint_last.pt in

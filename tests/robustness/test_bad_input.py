@@ -1,6 +1,7 @@
 """Bad input at every command: one line says what is wrong; nothing is written, and no file is changed."""
 
 import io
+import json
 import re
 import sys
 import warnings
@@ -52,6 +53,26 @@ def test_predictions_are_kept_without_a_report(command: str, world: World) -> No
     _, name, checkpoint, vocabulary = command.split()
     line = f"predict {{{name}}} --checkpoint {{{checkpoint}}} --vocabulary {{{vocabulary}}}"
     assert world.run(f"{line} --report") == world.run(line)
+
+
+def test_invalid_rows_are_skipped_and_counted(world: World) -> None:
+    corpus = "--output {new} --vocabulary {data} --valid-documents 1 --workers 1"
+    for line, documents in (("{records.jsonl} --skip-invalid", 2), ("{text.txt} --line-documents", None)):
+        world.run(f"prepare corpus {line} {corpus}")
+        manifest = json.loads((world.folder / "new" / "manifest.json").read_text())
+        assert manifest["invalid_records"] == {"inputs": int("skip" in line)}
+        assert documents is None or sum(each["documents"] for each in manifest["counts"].values()) == documents
+        world.remove_new()
+    (world.folder / "new.tsv").write_text("A house.\ta\n\ta\nA door.\tb\nc\nA wall.\ta\nA roof.\tb\n")
+    (world.folder / "new2.tsv").write_text("A house.\t-1\nA door.\t\n")
+    sentences = "prepare sentences --train {new.tsv} --test {new2.tsv} --vocabulary {data} --output {new}"
+    with pytest.raises(Answer, match="new.tsv:2 has an empty sentence"):
+        world.run(sentences)
+    world.run(f"{sentences} --skip-invalid --valid-fraction 0.5")
+    manifest = json.loads((world.folder / "new" / "manifest.json").read_text())
+    assert manifest["invalid_rows"] == 2
+    assert manifest["splits"]["test"] == {"examples": 2}
+    world.remove_new()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -70,6 +70,7 @@ class World:
             "text.txt": "\n".join(LINES), "documents.txt": "\n\n".join(LINES * 3), "sentences.tsv": SENTENCES,
             "pairs.tsv": PAIRS, "twice.csv": "s,s,t\na,b,c\n", "semicolons.csv": "s;t\na;b\n",
             "tree.conllu": "1\ta\t_\tX\t_\t_\t_\t_\t_\t_\n",
+            "records.jsonl": '{"text": "A house."}\n{"text": null}\n{"text": "A door."}\n',
             "header.tsv": "sentence\tlabel\nA house.\ta\nA door.\tb\n",
             "ignored.tsv": f"{SENTENCES}The old house\t-100\n", "ignored.conll": "The DET\nold -100\n",
             "words.conll": WORDS, "squad.json": json.dumps(SQUAD),

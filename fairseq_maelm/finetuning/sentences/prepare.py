@@ -29,6 +29,7 @@ from tqdm import tqdm
 from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.corpus.tables import Example, read_table
 from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.files.lines import log_invalid
 from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
 from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
 from fairseq_maelm.finetuning.task_folder import IGNORED, WHY_IGNORED, prepare_task_folder
@@ -39,6 +40,7 @@ from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, TextEncoder
 logger = logging.getLogger(__name__)
 
 INDEX_FOLDER = "index"
+_NO_LABEL = (None, "-1")
 
 # Maximum number of labels to name in a message.
 _SHOWN = 20
@@ -51,21 +53,29 @@ def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path
     chosen = dataclasses.asdict(settings)
     for name in ("train", "valid", "test", *(() if settings.valid is None else ("valid_fraction", "seed"))):
         del chosen[name]
+    if not settings.skip_invalid:
+        del chosen["skip_invalid"]  # folders without the option keep their settings
     write = functools.partial(_write, settings)
     return prepare_task_folder(output, "sentences", chosen, settings.tables, vocabulary, write, "input0")
 
 
 def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> dict[str, Any]:
     """Write all files, and return facts for the manifest."""
-    train = list(read_table(settings.train, settings))
+    invalid: list[str] = []
+    skipped = invalid if settings.skip_invalid else None
+    train = list(read_table(settings.train, settings, invalid=skipped))
     if train[0].label is None:
         raise CorpusError(f"{settings.train} has no labels: name their column with --label")
     found, texts = [str(example.label) for example in train], len(train[0].texts)
     labels = None if settings.regression else _labels_of(settings, train[0], Counter(found))
     tables = {
-        split: (path, read_table(path, settings, texts, label_optional=split == "test"))
+        split: (path, _read_split(settings, split, texts, labels, skipped))
         for split, path in settings.tables.items()
+        if split != "train"
     }
+    if labels is None:
+        train = _kept(settings, "train", train, texts, labels, skipped)
+    log_invalid(invalid)
     if settings.valid is None:
         held_out = draw(
             [""] * len(train) if settings.regression else found, settings.valid_fraction or 0.0, settings.seed or 0
@@ -75,14 +85,56 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
                 f"--valid-fraction {settings.valid_fraction} holds out {len(held_out)} of the {len(train)} examples "
                 f"of {settings.train}: choose another fraction, or give --valid"
             )
-        tables["valid"] = settings.train, iter([each for number, each in enumerate(train) if number in held_out])
+        tables["valid"] = settings.train, [each for number, each in enumerate(train) if number in held_out]
         train = [each for number, each in enumerate(train) if number not in held_out]
-    # The manifest lists the splits in the order of this dict, where "train" keeps its place.
-    tables["train"] = settings.train, iter(train)
+    # The manifest lists the splits in the order of this dict.
+    tables = {"train": (settings.train, train), **tables}
     facts = write_task(folder, encoder, tables, labels, texts, settings.max_length)
     if settings.valid is None:
         facts["splits"]["valid"]["held_out_of"] = "train"
+    if settings.skip_invalid:
+        facts["invalid_rows"] = len(invalid)
     return facts
+
+
+def _read_split(
+    settings: SentenceSettings, split: str, texts: int, labels: Dictionary | None, invalid: list[str] | None
+) -> list[Example]:
+    """Read the rows of the validation or test table; in a test table, labels that are empty or -1 are none."""
+    is_test = split == "test"
+    path = settings.tables[split]
+    rows = list(read_table(path, settings, texts, label_optional=is_test, invalid=invalid))
+    # -1 may be a number to predict, unless it is every row's.
+    if is_test and (("-1" not in labels) if labels is not None else all(each.label in _NO_LABEL for each in rows)):
+        rows = [each._replace(label=None) if each.label in _NO_LABEL else each for each in rows]
+    if all(each.label is None for each in rows):
+        return rows
+    return _kept(settings, split, rows, texts, labels, invalid)
+
+
+def _kept(
+    settings: SentenceSettings,
+    split: str,
+    rows: list[Example],
+    texts: int,
+    labels: Dictionary | None,
+    invalid: list[str] | None,
+) -> list[Example]:
+    """Return the rows whose labels can be stored; add messages about the others to ``invalid``."""
+    path, kept = settings.tables[split], []
+    for each in rows:
+        try:
+            if each.label is None:
+                raise CorpusError(f"{each.place} has no label, but other rows of {path} have one")
+            _stored_label(each, split, texts, labels, None, settings.train)
+            kept.append(each)
+        except CorpusError as error:
+            if invalid is None:
+                raise
+            invalid.append(str(error))
+    if not kept:
+        raise CorpusError(f"{path} has no valid row: {invalid[0] if invalid else ''}")
+    return kept
 
 
 def write_task(

@@ -21,6 +21,10 @@ class SentenceSettings(Columns):
     test: Path | None = option(
         None, help="table to test on, with or without labels", type=existing_path, metavar="TABLE"
     )
+    skip_invalid: bool = option(
+        False, help="leave out and count rows that are no examples, such as those without a text, instead of stopping "
+        "at the first",
+    )  # fmt: skip
     regression: bool = option(False, help="treat the labels as numbers")
     valid_fraction: float | None = option(
         None, help="without --valid: fraction of the training examples to hold out for validation, the same for each "
