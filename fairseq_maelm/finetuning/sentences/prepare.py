@@ -68,13 +68,13 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
         raise CorpusError(f"{settings.train} has no labels: name their column with --label")
     found, texts = [str(example.label) for example in train], len(train[0].texts)
     labels = None if settings.regression else _labels_of(settings, train[0], Counter(found))
+    if labels is None:
+        train = _kept(settings, "train", train, texts, labels, skipped)
     tables = {
         split: (path, _read_split(settings, split, texts, labels, skipped))
         for split, path in settings.tables.items()
         if split != "train"
     }
-    if labels is None:
-        train = _kept(settings, "train", train, texts, labels, skipped)
     log_invalid(invalid)
     if settings.valid is None:
         held_out = draw(
