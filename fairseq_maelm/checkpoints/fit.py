@@ -28,12 +28,12 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
 
     For a model without an LM head (fine-tuning), the checkpoint's decoder and LM head are dropped. For other models,
     a missing decoder (as in imported MLMs) is added as a copy of encoder layers, or with random weights if widths
-    differ; a missing LM head (as in imported sentence encoders) is added with random weights.
+    differ; a missing LM head (as in sentence encoders and fine-tuned models) is added with random weights.
     Classification heads are dropped if the model has no such head of the same size; heads that the checkpoint lacks
     keep their random weights.
 
     Raises:
-        ValueError: the checkpoint has another vocabulary, other sizes or settings, or a fine-tuned head but no LM head.
+        ValueError: the checkpoint has another vocabulary, other sizes or settings.
     """
     _check_settings(model, state_dict)
     if model.lm_head is None:
@@ -43,11 +43,6 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
         if model.decoder is not None and model.decoder.layers:
             parts = {"decoder": "decoder.", **parts}
         lacking = [part for part, prefix in parts.items() if not any(key.startswith(prefix) for key in state_dict)]
-        if "LM head" in lacking and classification_heads(state_dict):
-            raise ValueError(
-                "the checkpoint has no LM head because it was fine-tuned: continue pretraining from a pretrained "
-                "checkpoint"
-            )
         if lacking:
             _begin_prediction(model, state_dict, lacking)
         is_shared = model.decoder is not None and model.decoder.attention == "shared"
@@ -241,7 +236,7 @@ def _fit_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
 
 
 def _check_settings(model: Any, state_dict: dict[str, Tensor]) -> None:
-    """Compare model and checkpoint settings by name; decoder settings only if the model has a decoder."""
+    """Compare model and checkpoint settings by name; decoder settings only if both predict by a decoder."""
     saved, own = saved_settings(state_dict), model_settings(model.config, model.encoder.dictionary)
     symbols = model.encoder.embed_tokens.num_embeddings
     embedding = state_dict.get("encoder.embed_tokens.weight")
@@ -255,13 +250,15 @@ def _check_settings(model: Any, state_dict: dict[str, Tensor]) -> None:
             "the checkpoint was trained with another vocabulary of the same size: the data must be prepared with the "
             "checkpoint's sentencepiece.bpe.model and dict.txt"
         )
-    if model.lm_head is not None and model.decoder is None and saved.get("decoder_attention") == "shared":
+    predicts = model.lm_head is not None and any(key.startswith("lm_head.") for key in state_dict)
+    if predicts and model.decoder is None and saved.get("decoder_attention") == "shared":
         raise ValueError(
             "the checkpoint was trained with --decoder-attention shared, and the model has no decoder to predict "
             "tokens that the encoder does not see: omit --decoder-layers 0"
         )
     for name, value in own.items():
-        if saved.get(name, value) != value and (model.decoder is not None or not name.startswith("decoder_")):
+        compared = predicts and model.decoder is not None or not name.startswith("decoder_")
+        if compared and saved.get(name, value) != value:
             raise ValueError(
                 f"the checkpoint was trained with --{name.replace('_', '-')} {saved[name]}, not {value}: pass the "
                 "same --arch and model options as in pretraining"

@@ -1,5 +1,6 @@
 """Continued pretraining: the recipe settings that follow from the checkpoint."""
 
+import logging
 import math
 from collections.abc import Collection
 from pathlib import Path
@@ -10,6 +11,8 @@ from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
 from fairseq_maelm.text.dictionary import load_dictionary
+
+logger = logging.getLogger(__name__)
 
 # BERT's masking (Devlin et al., 2019), which published encoders were trained with.
 _MLM: dict[str, Any] = {"masked-input": "kept", "leave-unmasked-prob": 0.1, "random-token-prob": 0.1}
@@ -41,12 +44,15 @@ def continue_from(
         general_data: folders of general text, separated by colons, to mix in against forgetting; or None.
 
     Raises:
-        ValueError: the checkpoint was fine-tuned, has another vocabulary or fewer positions than the user's sequence
+        ValueError: the checkpoint has another vocabulary or fewer positions than the user's sequence
             length, or has a decoder although ``objective`` is "mlm".
     """
     checkpoint = read_checkpoint(path)
     if not checkpoint.predicts_masked_tokens and checkpoint.heads:
-        raise ValueError(f"{path} was fine-tuned and has no LM head: give a pretrained checkpoint")
+        logger.warning(
+            "%s was fine-tuned: its encoder is adapted with a new LM head, and its %s is dropped",
+            path, " and ".join(checkpoint.heads),
+        )  # fmt: skip
     for folder in (data[0], *map(Path, general_data.split(":") if general_data else ())):
         _check_vocabulary(checkpoint, folder)
     model = checkpoint.config.model

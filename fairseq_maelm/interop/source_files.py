@@ -26,10 +26,11 @@ CONFIG_FILE = "config.json"
 # What an export says about the source: its name, kind and checksums, and its own model card.
 FACTS_FILE, SOURCE_CARD = "source.json", "README.md"
 # The files of tokenizers and of sentence-transformers, of which a source has some. No other file of a source is kept.
+_SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 _OTHER_FILES = (
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", MODEL_FILE, "spiece.model"),
-    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *_SENTENCE_ENCODER_FILES,
 )
 # sentence-transformers keeps its modules after the encoder in folders such as 1_Pooling and 2_Dense.
 _MODULE_FILE = re.compile(r"[1-9]\d*_[A-Za-z]+/(config\.json|model\.safetensors|pytorch_model\.bin)")
@@ -68,6 +69,13 @@ class SourceFiles:
             return self
         moved = {_POSITIONS: positions + types[0], _TOKEN_TYPES: types - types[0]}
         return replace(self, weights={**self.weights, **moved})
+
+    def write_modules(self, folder: Path) -> None:
+        """Write the files of sentence-transformers, which opens a folder with the source's pooling and length."""
+        for name, content in self.files.items():
+            if name in _SENTENCE_ENCODER_FILES or _MODULE_FILE.fullmatch(name):
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_bytes(content)
 
     def write(self, folder: Path) -> None:
         """Write ``SOURCE_FILE`` to the dictionary's folder."""

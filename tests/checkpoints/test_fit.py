@@ -107,13 +107,24 @@ def test_another_vocabulary_of_the_same_size_is_refused():
         MaelmModel(model_config(), dictionary).load_state_dict(dict(model_of().state_dict()), strict=True)
 
 
-def test_what_is_not_of_pretraining_or_of_another_model_is_named():
+def test_the_encoder_of_a_fine_tuned_model_is_adapted_without_its_head(caplog):
+    """Whatever its decoder was, which fine-tuning has removed."""
     fine_tuned = {
-        name: tensor for name, tensor in model_of().state_dict().items() if name.startswith(("encoder.", SETTINGS))
+        name: tensor + 1 for name, tensor in model_of().state_dict().items() if name.startswith(("encoder.", SETTINGS))
     }
-    fine_tuned |= {"classification_heads.x.out_proj.weight": torch.zeros(2, 3)}
-    with pytest.raises(ValueError, match="it was fine-tuned: continue pretraining from a pretrained checkpoint"):
-        model_of().load_state_dict(fine_tuned, strict=True)
+    fine_tuned |= {
+        SETTINGS: model_of().state_dict()[SETTINGS],
+        "classification_heads.x.out_proj.weight": torch.zeros(2, 3),
+    }
+    model = model_of(encoder_layers=2, decoder_layers=1, decoder_attention="shared")
+    model.load_state_dict(dict(fine_tuned), strict=True)
+    assert "head 'x' of the checkpoint (2 classes) is dropped" in caplog.text
+    assert all(
+        torch.equal(fine_tuned[name], weight) for name, weight in model.encoder.state_dict(prefix="encoder.").items()
+    )
+
+
+def test_another_model_is_named():
     with pytest.raises(ValueError, match="not a checkpoint of the model maelm"):
         model_of().load_state_dict({"lm_head.bias": torch.zeros(3)}, strict=True)
 

@@ -41,6 +41,7 @@ class Imported(NamedTuple):
     model_options: list[str]  # options of fairseq-train that build the model
     task_options: list[str]  # options of the task maelm that continue its pretraining
     reads_text: bool  # the folder holds a sentencepiece model or tokenizer
+    heads: list[str]  # the fine-tuned heads, which continued pretraining drops
 
 
 def download(name: str) -> Path:
@@ -123,7 +124,9 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
     if source.files or path.is_file():
         order, fingerprint = torch.tensor(vocabulary.order), dictionary_fingerprint(dictionary)
         files = source.files | facts_and_card(name, source.facts, path.parent if path.is_file() else path)
-        SourceFiles(order, fingerprint, files, source.kept_weights).write(folder)
+        kept = SourceFiles(order, fingerprint, files, source.kept_weights)
+        kept.write(folder)
+        kept.write_modules(folder)
     target = choose_target(ours, default_format(ours), "encoder")
     write_model(ours, target, folder)
     if vocabulary.files:
@@ -143,7 +146,7 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
     )  # fmt: skip
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
     complete(ours, folder)
-    return Imported(folder, found, model, task, bool(vocabulary.files))
+    return Imported(folder, found, model, task, bool(vocabulary.files), list(ours.checkpoint.heads))
 
 
 def _write_tokenizer(ours: LoadedCheckpoint, folder: Path) -> None:

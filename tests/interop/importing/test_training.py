@@ -13,6 +13,7 @@ from fairseq_maelm.interop.importing.run import import_model
 
 from . import sources
 from .sources import transformers
+from .test_published import with_head
 
 
 def parameters(path: Path) -> dict[str, torch.Tensor]:
@@ -49,18 +50,29 @@ def modernbert(folder: Path) -> Path:
     return sources.modernbert_folder(folder, max_position_embeddings=200)
 
 
-PUBLISHED = {"roberta": sources.roberta_folder, "bert": sources.bert, "modernbert": modernbert}
+def answering(folder: Path) -> Path:
+    """Make a BERT that was fine-tuned to answer questions."""
+    return with_head(sources.bert(folder), "BertForQuestionAnswering")
+
+
+PUBLISHED = {"roberta": sources.roberta_folder, "bert": sources.bert, "modernbert": modernbert, "answering": answering}
+FAMILIES = [
+    "answering",
+    "modernbert",
+    *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("bert", "roberta")),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["bert", "modernbert", pytest.param("roberta", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_published_encoder_is_adapted_without_masks(family: str, tmp_path: Path) -> None:
     """Four commands: import, prepare, pretrain, export; the result is opened by the stock class.
 
     The data and the save folder carry the source's ids and files; the folder of the import is removed.
     """
     folder = PUBLISHED[family](tmp_path / "source")
-    run(["maelm", "import", folder, "--output", tmp_path / "base"])
+    said = run(["maelm", "import", folder, "--output", tmp_path / "base"])
+    assert ("head: continued pretraining adapts the encoder and drops span_head" in said) == (family == "answering")
     write_corpus(tmp_path / "text.txt", documents=30)
     run(
         ["maelm", "prepare", "corpus", tmp_path / "text.txt", "--vocabulary", tmp_path / "base"]
@@ -71,6 +83,7 @@ def test_a_published_encoder_is_adapted_without_masks(family: str, tmp_path: Pat
     output = run([*pretrain, "--output", tmp_path / "adapted"])
     assert f"next: maelm export --checkpoint {tmp_path / 'adapted'}" in output
     assert "--decoder-attention shared" in output
+    assert ("a new LM head, and its span_head is dropped" in output) == (family == "answering")
     again = run([*pretrain, "--output", tmp_path / "adapted"])
     assert "this run is complete after 4 updates" in again and "its learning-rate schedule has ended;" in again
     still = ["lr=0", "max-update=1", "weight-decay=0", "mask-whole-words=true"]
