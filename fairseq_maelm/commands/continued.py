@@ -48,11 +48,6 @@ def continue_from(
             length, or has a decoder although ``objective`` is "mlm".
     """
     checkpoint = read_checkpoint(path)
-    if not checkpoint.predicts_masked_tokens and checkpoint.heads:
-        logger.warning(
-            "%s was fine-tuned: its encoder is adapted with a new LM head, and its %s is dropped",
-            path, " and ".join(checkpoint.heads),
-        )  # fmt: skip
     for folder in (data[0], *map(Path, general_data.split(":") if general_data else ())):
         _check_vocabulary(checkpoint, folder)
     model = checkpoint.config.model
@@ -99,6 +94,11 @@ def _updates(recipe: dict[str, Any], data: list[Path]) -> int:
 
 def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
     """Return the options for predicting masked tokens; an option with the value None is left to the checkpoint."""
+    if not checkpoint.predicts_masked_tokens and checkpoint.heads:
+        logger.warning(
+            "%s was fine-tuned: its encoder is adapted with a new LM head, and its %s is dropped",
+            checkpoint.path, " and ".join(checkpoint.heads),
+        )  # fmt: skip
     if not checkpoint.has_decoder:
         return _MLM if objective == "mlm" else {}
     if objective == "mlm":

@@ -70,15 +70,8 @@ class SourceFiles:
         moved = {_POSITIONS: positions + types[0], _TOKEN_TYPES: types - types[0]}
         return replace(self, weights={**self.weights, **moved})
 
-    def write_modules(self, folder: Path) -> None:
-        """Write the files of sentence-transformers, which opens a folder with the source's pooling and length."""
-        for name, content in self.files.items():
-            if name in _SENTENCE_ENCODER_FILES or _MODULE_FILE.fullmatch(name):
-                (folder / name).parent.mkdir(exist_ok=True)
-                (folder / name).write_bytes(content)
-
     def write(self, folder: Path) -> None:
-        """Write ``SOURCE_FILE`` to the dictionary's folder."""
+        """Write ``SOURCE_FILE`` to the dictionary's folder, and the files by which sentence-transformers opens it."""
         from safetensors.torch import save_file
 
         tensors = {"order": self.order, "vocabulary": torch.tensor(self.vocabulary)}
@@ -88,6 +81,10 @@ class SourceFiles:
         save_file(tensors, folder / SOURCE_FILE)
         # The library makes files that only their owner can read.
         shutil.copymode(folder / DICTIONARY_FILE, folder / SOURCE_FILE)
+        for name, content in self.files.items():
+            if name in _SENTENCE_ENCODER_FILES or _MODULE_FILE.fullmatch(name):
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_bytes(content)
 
     def restore(self, weights: Mapping[str, Tensor], family: Family, positions: int) -> dict[str, Tensor]:
         """Reorder exported weights to the source's ids, and add the source's weights that our model lacks.

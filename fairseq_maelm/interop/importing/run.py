@@ -124,9 +124,7 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
     if source.files or path.is_file():
         order, fingerprint = torch.tensor(vocabulary.order), dictionary_fingerprint(dictionary)
         files = source.files | facts_and_card(name, source.facts, path.parent if path.is_file() else path)
-        kept = SourceFiles(order, fingerprint, files, source.kept_weights)
-        kept.write(folder)
-        kept.write_modules(folder)
+        SourceFiles(order, fingerprint, files, source.kept_weights).write(folder)
     target = choose_target(ours, default_format(ours), "encoder")
     write_model(ours, target, folder)
     if vocabulary.files:
