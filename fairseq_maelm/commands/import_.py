@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for a checkpoint without tokenizer, what the symbols of its dict.txt are in a text: letters, or words "
         "between spaces (default: letters if all are single characters, and words if they are not parts of words)",
     )
+    parser.add_argument(
+        "--cased",
+        action="store_true",
+        help="read text with its capitals: for a folder of a cased BERT whose tokenizer has no settings and would read "
+        "it in lower case",
+    )
     parser.add_argument("--download", action="store_true", help="download SOURCE from the Hugging Face Hub")
 
 
@@ -38,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
 
     path = download(args.source) if args.download else Path(args.source)
     name = args.source if args.download else None
-    imported = import_model(path, args.output, args.vocabulary, name, args.symbols)
+    imported = import_model(path, args.output, args.vocabulary, name, args.symbols, args.cased)
     for agreement in imported.agreements:
         sys.stdout.write(f"{agreement.describe()}\n")
     sys.stdout.write(

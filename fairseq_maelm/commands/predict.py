@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"--split chooses a part of a prepared folder, but {args.input} is not a folder: omit it")
     args.split = args.split or "valid"
     refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
-    task = read_checkpoint(args.checkpoint).task_name
+    checkpoint = read_checkpoint(args.checkpoint)
+    task = checkpoint.task_name
     name = next((name for name, kind in kinds().items() if task in kind.tasks), None)
     if name is None:
         known = ", ".join(task for kind in kinds().values() for task in kind.tasks)
@@ -80,7 +81,9 @@ def run(args: argparse.Namespace) -> None:
             f"checkpoint of one of the tasks {known}"
         )
     if args.prompt is None and task == "maelm":
-        raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
+        kind = "the import of a fine-tuned" if checkpoint.heads else "a pretrained"
+        own = ", or score texts by its head in Python: hub.predict(HEAD, hub.encode(TEXT))" if checkpoint.heads else ""
+        raise UsageError(f"{args.checkpoint} is {kind} checkpoint: give --prompt, or fine-tune it first{own}")
     _refuse_options_of_other_kinds(args, name, task)
     args.checkpoint = args.checkpoint.absolute()
     own = args.input if args.input.is_dir() else args.checkpoint.parent

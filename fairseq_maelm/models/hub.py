@@ -1,6 +1,8 @@
 """The hub interface: an object that applies a checkpoint to sentences."""
 
+import functools
 import itertools
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +23,13 @@ from fairseq_maelm.models.classification import TextLabel, class_probabilities, 
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.cleaning import checked_texts, clean_text
-from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
-from fairseq_maelm.text.truncation import join_sentences
+from fairseq_maelm.text.tokenizer import ImportedTokenizer, TextTokenizer, open_tokenizer
+from fairseq_maelm.text.truncation import SEPARATORS, join_sentences
+
+logger = logging.getLogger(__name__)
+
+# The imported models that add token types to embeddings.
+_WITH_TOKEN_TYPES = ("bert", "electra")
 
 
 class MaelmHubInterface(nn.Module):
@@ -69,7 +76,8 @@ class MaelmHubInterface(nn.Module):
                 and encoded as in ``maelm prepare``.
 
         Returns:
-            <int64>[n]: ``<s> a </s>``, then ``</s> b </s>`` for each further sentence, as in fairseq's RoBERTa.
+            <int64>[n]: ``<s> a </s>``, then ``</s> b </s>`` for each further sentence, as in fairseq's RoBERTa. With a
+            head that came with an imported model, sentences are joined as by that model's tokenizer.
 
         Raises:
             ValueError: ``max_length`` is too small for one token per sentence, or is given for more than two
@@ -82,7 +90,23 @@ class MaelmHubInterface(nn.Module):
         else:
             parts = self.tokenizer.encoder.encode([clean_text(each) for each in sentences])
         at_the_end = str(getattr(self.config.task, "shorten_method", "none")) == "truncate"
-        return torch.from_numpy(join_sentences(parts, self.dictionary.bos(), max_length, at_the_end).astype(np.int64))
+        separators = SEPARATORS if len(sentences) == 1 else self._separators
+        joined = join_sentences(parts, self.dictionary.bos(), max_length, at_the_end, separators)
+        return torch.from_numpy(joined.astype(np.int64))
+
+    @functools.cached_property
+    def _separators(self) -> int:
+        """The number of </s> between two texts: as in fine-tuning here, or as a head's source joins them."""
+        of_source = self.config.task._name == "maelm" and self.model.classification_heads
+        if not isinstance(self.tokenizer, ImportedTokenizer) or not of_source:
+            return SEPARATORS
+        separators, types_differ = self.tokenizer.pair_template()
+        if types_differ and self.config.model.imported_as in _WITH_TOKEN_TYPES:
+            logger.warning(
+                "the source gives the second text of a pair another token type, which our encoder lacks: scores of "
+                "pairs differ from the source's"
+            )
+        return separators
 
     def encode_batch(self, sentences: Sequence[str], max_length: int | None = None) -> Tensor:
         """Turn sentences into tokens <int64>[B, S], padded on the right; ``max_length`` as in ``encode``."""

@@ -48,18 +48,19 @@ def export_obstacles(model: Any) -> list[str]:
     return found
 
 
-def warn_of_export(file: Path) -> None:
-    """Log a warning if an export for transformers will refuse a sentencepiece model."""
+def warn_of_export(file: Path) -> bool:
+    """Log a warning if an export for transformers will refuse a sentencepiece model, and return whether it will."""
     try:
         found = export_obstacles(read_model(file))
     except ValueError as error:
         logger.info("whether %s can be exported for transformers is not known: %s", file, error)
-        return
+        return False
     if found:
         logger.warning(
             "`maelm export` will refuse %s, except with --format fairseq: %s. Training does not need it", file,
             "; ".join(found),
         )  # fmt: skip
+    return bool(found)
 
 
 def _overlap(first: str, second: str) -> bool:

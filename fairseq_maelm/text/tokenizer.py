@@ -108,6 +108,11 @@ class ImportedTokenizer:
         # A mask's token includes the space before it.
         return re.sub(rf"\s*{re.escape(self.mask_text)}", f" {MASK}", text).strip()
 
+    def pair_template(self) -> tuple[int, bool]:
+        """Return how the source joins two texts: the number of </s> between them, and whether the types differ."""
+        joined = self._tokenizer.encode("a", "a")
+        return max(1, joined.ids.count(self.dictionary.eos()) - 1), len(set(joined.type_ids)) > 1
+
 
 TextTokenizer = Tokenizer | ImportedTokenizer
 

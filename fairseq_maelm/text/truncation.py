@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 Tokens = NDArray[Any]
 
 
-def special_tokens(sentences: int) -> int:
-    """Return the number of special tokens around one sentence, ``<s> a </s>``, or two, ``<s> a </s> </s> b </s>``."""
-    return 2 * sentences
+# The number of </s> between two texts: ``<s> a </s> </s> b </s>``.
+SEPARATORS = 2
+
+
+def special_tokens(sentences: int, separators: int = SEPARATORS) -> int:
+    """Return the number of special tokens around sentences with ``separators`` between two of them."""
+    return 2 + separators * (sentences - 1)
 
 
 def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
@@ -34,20 +38,28 @@ def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
     return [room - room // 2, room // 2]
 
 
-def truncate(sentences: Sequence[Tokens], max_positions: int) -> tuple[list[Tokens], bool]:
+def truncate(
+    sentences: Sequence[Tokens], max_positions: int, separators: int = SEPARATORS
+) -> tuple[list[Tokens], bool]:
     """Truncate sentences <int>[tokens] to ``max_positions`` in total, special tokens included; keep each final </s>.
 
     Returns:
         the sentences, and whether anything was cut.
     """
     lengths = [len(sentence) - 1 for sentence in sentences]
-    kept = shortened_lengths(lengths, max_positions - special_tokens(len(sentences)))
+    kept = shortened_lengths(lengths, max_positions - special_tokens(len(sentences), separators))
     if kept == lengths:
         return list(sentences), False
     return [np.append(sentence[:length], sentence[-1]) for sentence, length in zip(sentences, kept)], True
 
 
-def join_sentences(sentences: Sequence[Tokens], begin: int, max_length: int | None, at_the_end: bool = False) -> Tokens:
+def join_sentences(
+    sentences: Sequence[Tokens],
+    begin: int,
+    max_length: int | None,
+    at_the_end: bool = False,
+    separators: int = SEPARATORS,
+) -> Tokens:
     """Join sentences <int>[tokens], each with its final </s>, to ``<s> a </s>``, then ``</s> b </s>`` for each other.
 
     Args:
@@ -55,6 +67,7 @@ def join_sentences(sentences: Sequence[Tokens], begin: int, max_length: int | No
         begin: token <s>.
         max_length: maximum number of tokens in total; None for no limit.
         at_the_end: cut the last tokens, final </s> included, instead of those that ``truncate`` cuts.
+        separators: number of </s> between two sentences, 1 or 2.
 
     Raises:
         ValueError: ``max_length`` is not an integer or leaves no token of a sentence, or there are more than two
@@ -63,11 +76,14 @@ def join_sentences(sentences: Sequence[Tokens], begin: int, max_length: int | No
     if max_length is not None:
         if not isinstance(max_length, int):
             raise ValueError(f"max_length must be a whole number of tokens, not {max_length!r}")
-        least = special_tokens(len(sentences)) + len(sentences)
+        least = special_tokens(len(sentences), separators) + len(sentences)
         if max_length < least:
             raise ValueError(f"max_length must be at least {least} to keep a token of each text, not {max_length}")
         if not at_the_end:
-            sentences, _ = truncate(sentences, max_length)
-    # Each sentence begins with a symbol: <s> for the first, </s> for the others.
-    parts = [np.append(each[-1] if number else begin, each) for number, each in enumerate(sentences)]
+            sentences, _ = truncate(sentences, max_length, separators)
+    # The first sentence begins with <s>, and the others with the </s> that their predecessors lack.
+    between = [sentences[0][-1:]] * (separators - 1)
+    parts = [
+        np.concatenate([*between, each]) if number else np.append(begin, each) for number, each in enumerate(sentences)
+    ]
     return np.concatenate(parts)[: max_length if at_the_end else None]

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fairseq_maelm.interop.importing.huggingface_config import (
     position_offset,
     read_config,
 )
-from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
+from fairseq_maelm.interop.importing.huggingface_vocabulary import read_as_cased, read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse, without_prefix
 from fairseq_maelm.interop.source_files import kept_files, kept_weights
 
@@ -54,8 +55,11 @@ _HEAD_NAMES = {
 }
 
 
-def open_folder(folder: Path) -> Source:
-    """Read a folder saved by transformers' ``save_pretrained``, without running code from the folder."""
+def open_folder(folder: Path, cased: bool = False) -> Source:
+    """Read a folder saved by transformers' ``save_pretrained``, without running code from the folder.
+
+    ``cased`` reads text with its capitals, for a cased BERT whose tokenizer has no settings.
+    """
     refuse_special_files(folder.iterdir())
     config = read_config(folder)
     theirs, files = read_weights(folder)
@@ -64,12 +68,15 @@ def open_folder(folder: Path) -> Source:
     weights = convert_weights(folder, config, theirs, architecture, head)
     # In other families padding is hidden by the attention mask alone, whatever its id.
     counts_from_padding = FAMILIES[config["model_type"]].position_offset > 0
-    vocabulary = read_vocabulary(
-        folder,
-        rows=len(weights["encoder.embed_tokens.weight"]),
-        pad=padding(config) if counts_from_padding else None,
-        like_bert=not counts_from_padding,
-    )
+    files_to_keep = kept_files(folder)
+    with read_as_cased(folder, files_to_keep) if cased else nullcontext(folder) as place:
+        vocabulary = read_vocabulary(
+            place,
+            rows=len(weights["encoder.embed_tokens.weight"]),
+            pad=padding(config) if counts_from_padding else None,
+            like_bert=not counts_from_padding,
+        )
+        files_to_keep = kept_files(place)
 
     from fairseq_maelm.hf import open_pretrained  # imports transformers
 
@@ -90,7 +97,7 @@ def open_folder(folder: Path) -> Source:
             "architectures": config.get("architectures"),
             **{f"SHA-256 of {file.name}": sha256_of(file) for file in files},
         },
-        files=kept_files(folder) if is_stock else {},
+        files=files_to_keep if is_stock else {},
         kept_weights=kept,
     )
 
@@ -139,7 +146,10 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
         if not file.is_file():
             raise FileNotFoundError(f"there is no {file}, which {name} lists")
         weights |= _read_file(file)
-    weights = without_prefix(weights)
+    if without_prefix(weights) is not weights:  # transformers, with which the result is compared, would find none
+        raise refuse(
+            folder, 'all names of its weights begin with "module.": save the model in DataParallel, model.module'
+        )
     prefixes = sorted({family.prefix for family in FAMILIES.values()})
     bases = {each: next((prefix for prefix in prefixes if each.startswith(prefix)), "") for each in weights}
     return {_current(each.removeprefix(bases[each])): weight.float() for each, weight in weights.items()}, files

@@ -2,8 +2,10 @@
 
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairseq_maelm.files.atomic import read_json
@@ -11,6 +13,7 @@ from fairseq_maelm.interop.compare_outputs import differences
 from fairseq_maelm.interop.importing.huggingface_config import check_numbers
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.interop.tokenizer_test_strings import ORDINARY_STRINGS
+from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.dictionary import FILLER
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
@@ -25,6 +28,8 @@ from fairseq_maelm.text.vocabulary import (
 logger = logging.getLogger(__name__)
 
 _SETTINGS = "tokenizer_config.json"
+# More tokens with capitals than uncased vocabularies have.
+_MANY_CAPITALS = 1000
 # Files with the tokens of a tokenizer, besides those that its class names.
 _VOCABULARIES = (MODEL_FILE, "spiece.model", "vocab.txt", "vocab.json")
 
@@ -58,6 +63,7 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
             f"its tokenizer has the id {max(numbers.values())}, but its model has only {rows} embeddings. If tokens "
             "were added, model.resize_token_embeddings(len(tokenizer)) gives them rows",
         )
+    _warn_of_lost_capitals(folder, tokenizer, numbers)
     named = named_tokens(folder)
     special = special_numbers(folder, numbers, named, like_bert)
     if not set(numbers.values()) - set(special.values()):
@@ -84,6 +90,36 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
     if file.is_file():
         _warn_of_other_tokens(folder, encode)
     return SourceVocabulary(order, symbols, files, encode, added)
+
+
+def _warn_of_lost_capitals(folder: Path, tokenizer: Any, tokens: Collection[str]) -> None:
+    """Log a warning if most likely a cased model's text is read in lower case, which is BERT's default."""
+    capitals = sum(token != token.lower() for token in tokens)
+    normalizer = tokenizer.normalizer
+    if capitals >= _MANY_CAPITALS and normalizer is not None and normalizer.normalize_str("A") == "a":
+        logger.warning(
+            "%d tokens of %s have capitals, but its tokenizer reads text in lower case and never uses them: if the "
+            "model is cased, import it with --cased",
+            capitals, folder,
+        )  # fmt: skip
+
+
+@contextmanager
+def read_as_cased(folder: Path, files: dict[str, bytes]) -> Iterator[Path]:
+    """Copy a BERT's config.json and tokenizer files to a temporary folder, in which its tokenizer keeps capitals."""
+    content = dict(files)
+    content[_SETTINGS] = json.dumps({**json.loads(files.get(_SETTINGS, b"{}")), "do_lower_case": False}).encode()
+    if TOKENIZER_FILE in files:
+        state = json.loads(files[TOKENIZER_FILE])
+        if (state.get("normalizer") or {}).get("type") != "BertNormalizer":
+            raise UsageError(f"--cased is for BERT's tokenizer, but {folder / TOKENIZER_FILE} has another normalizer")
+        state["normalizer"] |= {"lowercase": False, "strip_accents": None}
+        content[TOKENIZER_FILE] = json.dumps(state, ensure_ascii=False).encode("utf-8")
+    with TemporaryDirectory() as place:
+        for name, part in content.items():
+            (Path(place) / name).parent.mkdir(exist_ok=True)
+            (Path(place) / name).write_bytes(part)
+        yield Path(place)
 
 
 def _warn_of_other_tokens(folder: Path, encode: Callable[[str], list[int]]) -> None:

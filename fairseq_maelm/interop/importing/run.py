@@ -29,6 +29,7 @@ from fairseq_maelm.interop.source_files import SourceFiles, facts_and_card
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.sentencepiece_model import warn_of_export
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
 
@@ -63,7 +64,12 @@ def download(name: str) -> Path:
 
 
 def import_model(
-    path: Path, output: Path, vocabulary: Path | None = None, name: str | None = None, symbols: str | None = None
+    path: Path,
+    output: Path,
+    vocabulary: Path | None = None,
+    name: str | None = None,
+    symbols: str | None = None,
+    cased: bool = False,
 ) -> Imported:
     """Import a model into a new folder, which appears only after its verification.
 
@@ -73,6 +79,7 @@ def import_model(
         vocabulary: for a checkpoint, the folder of its dict.txt; by default the checkpoint's folder.
         name: name of the source for the records; by default the last part of the path.
         symbols: for a checkpoint, how texts are cut into the symbols of dict.txt; see ``open_checkpoint``.
+        cased: for a folder, whether to read text with its capitals; see ``open_folder``.
 
     Raises:
         FileNotFoundError: a file of the source is missing.
@@ -85,6 +92,8 @@ def import_model(
         if path.is_file():
             from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint
 
+            if cased:
+                raise UsageError(f"--cased is for folders, but {path} is a file: omit the option")
             source = open_checkpoint(path, vocabulary, symbols)
         elif path.is_dir():
             from fairseq_maelm.interop.importing.huggingface import open_folder
@@ -92,7 +101,7 @@ def import_model(
             for option, value in (("--vocabulary", vocabulary), ("--symbols", symbols)):
                 if value is not None:
                     raise UsageError(f"{option} is for checkpoint files, but {path} is a folder: omit the option")
-            source = open_folder(path)
+            source = open_folder(path, cased)
         else:
             raise FileNotFoundError(
                 f"there is no folder or checkpoint {path}: give a folder that save_pretrained wrote, a checkpoint "
@@ -127,7 +136,7 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
         SourceFiles(order, fingerprint, files, source.kept_weights).write(folder)
     target = choose_target(ours, default_format(ours), "encoder")
     write_model(ours, target, folder)
-    if vocabulary.files:
+    if vocabulary.files and (TOKENIZER_FILE in vocabulary.files or not warn_of_export(folder / MODEL_FILE)):
         _write_tokenizer(ours, folder)
     found = _verify(path, source, ours)
     if vocabulary.tokenize is not None:

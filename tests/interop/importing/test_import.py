@@ -194,6 +194,31 @@ def test_a_model_without_tokenizer_is_refused(kind: str, tmp_path: Path) -> None
     refused(folder, tmp_path, "there is no tokenizer in .*: put tokenizer.json")
 
 
+@pytest.mark.parametrize("rows", [5, 9])
+def test_a_tokenizer_of_special_tokens_alone_is_refused(rows: int, tmp_path: Path) -> None:
+    tokenizer = sources.byte_pairs(sources.folder_of(tmp_path / "source"), sources.SPECIAL, ["<mask>"])
+    model = sources.tokenizers.models.WordLevel(
+        {token: number for number, token in enumerate([*sources.SPECIAL, "<mask>"])}
+    )
+    tokenizer.model = model
+    refused(sources.save(tmp_path / "source", "Roberta", tokenizer, rows), tmp_path, "special tokens alone")
+
+
+def test_tokens_without_rows_and_weights_of_data_parallel(tmp_path: Path) -> None:
+    folder = sources.roberta_folder(tmp_path / "source")
+    weights = safetensors.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({f"module.{name}": weight for name, weight in weights.items()}, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="holds weights without their configuration: .*`maelm import"):
+        read_state(folder / "pytorch_model.bin")
+    refused(folder, tmp_path, 'begin with "module.": save the model in DataParallel, model.module')
+    torch.save(weights, folder / "pytorch_model.bin")
+    content = json.loads((folder / TOKENIZER_FILE).read_text())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 401, "content": "[E1]"})
+    (folder / TOKENIZER_FILE).write_text(json.dumps(content))
+    refused(folder, tmp_path, r"has the id 401, .* only 401 embeddings. If tokens were added, model.resize_token")
+
+
 @pytest.mark.parametrize("mask", [["<mask>"], {"lstrip": True}])
 def test_a_wrong_name_of_a_special_token_is_ignored(mask: Any, tmp_path: Path) -> None:
     folder = sources.roberta_folder(tmp_path / "source")
@@ -217,6 +242,15 @@ def test_fairseq_roberta_is_imported(tmp_path: Path) -> None:
     assert torch.equal(ours.encode(text), theirs.encode(text))
     with torch.no_grad():
         torch.testing.assert_close(ours.extract_features(ours.encode(text)), theirs.extract_features(ours.encode(text)))
+
+
+def test_a_sentencepiece_model_that_no_export_expresses_is_read_and_told(tmp_path: Path, caplog: Any) -> None:
+    checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
+    model = checkpoint.parent / MODEL_FILE
+    model.write_bytes(model.read_bytes() + b"\x1a\x02\x20\x00")  # remove_extra_whitespaces is false
+    assert compared(checkpoint, tmp_path) == BOTH
+    assert "`maelm export` will refuse" in caplog.text
+    assert len(MaelmModel.from_pretrained(str(tmp_path / "imported")).encode(TEXT)) > 10
 
 
 def test_the_epsilon_of_a_fork_of_fairseq_is_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from support import usage_error
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.interop.export.run import Export, ExportSettings, export
+from fairseq_maelm.interop.importing import huggingface_vocabulary
 from fairseq_maelm.interop.importing.run import import_model
 from fairseq_maelm.text.imported import TOKENIZER_FILE, open_encoder
 from fairseq_maelm.text.vocabulary import MODEL_FILE
@@ -20,6 +22,7 @@ from .sources import transformers
 safetensors = pytest.importorskip("safetensors.torch")
 
 PAIR = ("The old ship.", "A rope is old.")
+MODERN_CLASSIFIER = "ModernBertForSequenceClassification"
 LABELS = {0: "no", 1: "maybe", 2: "yes"}
 
 
@@ -196,3 +199,72 @@ def test_a_tokenizer_that_transformers_cannot_open_is_told(tmp_path: Path, caplo
     (source / "tokenizer_config.json").write_text(json.dumps({**settings, **sources.BERT_NAMES}))
     import_model(source, tmp_path / "imported")
     assert "transformers cannot open the tokenizer of" in caplog.text
+
+
+@pytest.mark.parametrize("has_tokenizer_json", [False, True])
+def test_a_cased_bert_without_settings_is_told_and_mended(
+    has_tokenizer_json: bool, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers reads BERT's texts in lower case by default; --cased keeps capitals here and in the export."""
+    monkeypatch.setattr(huggingface_vocabulary, "_MANY_CAPITALS", 20)
+    source = sources.bert(tmp_path / "source")
+    content = (source / TOKENIZER_FILE).read_text()
+    numbers = json.loads(content)["model"]["vocab"]
+    chosen = [token for token in numbers if token.isalpha() and len(token) > 1][:30]
+    if has_tokenizer_json:
+        renamed = {token.capitalize() if token in chosen else token: number for token, number in numbers.items()}
+        state = json.loads(content)
+        state["model"]["vocab"] = renamed
+        (source / TOKENIZER_FILE).write_text(json.dumps(state))
+    else:
+        in_berts_own_form(source)
+        lines = (source / "vocab.txt").read_text().splitlines()
+        (source / "vocab.txt").write_text("".join(f"{x.capitalize() if x in chosen else x}\n" for x in lines))
+    (source / "tokenizer_config.json").unlink()
+    import_model(source, tmp_path / "lower")
+    assert "import it with --cased" in caplog.text
+    caplog.clear()
+    word = chosen[-1].capitalize()
+    checkpoint = import_model(source, tmp_path / "imported", cased=True).folder / CHECKPOINT_FILE
+    assert "--cased" not in caplog.text
+    ours = [MaelmModel.from_pretrained(str(tmp_path / name)) for name in ("lower", "imported")]
+    assert [word in [hub.dictionary[token] for token in hub.encode(word)] for hub in ours] == [False, True]
+    done = export(checkpoint, None, tmp_path / "out", ExportSettings())
+    assert tokenizer_of(done.folder).tokenize(word) == [word]
+
+
+def one_separator(folder: Path) -> Path:
+    """Make a classifier whose tokenizer joins two texts like ModernBERT's: [CLS] a [SEP] b [SEP]."""
+    with_head(sources.modernbert_folder(folder, classifier_pooling="cls"), MODERN_CLASSIFIER, id2label=LABELS)
+    state = json.loads((folder / TOKENIZER_FILE).read_text())
+    (pair := state["post_processor"]["pair"]).remove(pair[2])
+    (folder / TOKENIZER_FILE).write_text(json.dumps(state))
+    return folder
+
+
+def of_bert(folder: Path) -> Path:
+    return with_head(in_berts_own_form(sources.bert(folder)), "BertForSequenceClassification", id2label=LABELS)
+
+
+def of_roberta(folder: Path) -> Path:
+    return with_head(sources.roberta_folder(folder), "RobertaForSequenceClassification", id2label=LABELS)
+
+
+@pytest.mark.parametrize("make", [one_separator, of_bert, of_roberta])
+def test_an_imported_classifier_reads_pairs_as_its_source(make: Any, tmp_path: Path, caplog: Any, capsys: Any) -> None:
+    """Our own fine-tuning of an imported encoder keeps two separators; token types other than 0 are told."""
+    source = make(tmp_path / "source")
+    hub = MaelmModel.from_pretrained(str(import_model(source, tmp_path / "imported").folder))
+    theirs, ours = (tokenizer_of(place)(*PAIR)["input_ids"] for place in (source, tmp_path / "imported"))
+    assert hub.encode(*PAIR).tolist() == ours and len(theirs) == len(ours)
+    assert len(hub.encode(*PAIR, max_length=9)) == 9
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(source).eval()
+    expected = model(**tokenizer_of(source)(*PAIR, return_tensors="pt")).logits.detach()
+    found = hub.predict("sentence_classification_head", hub.encode(*PAIR), return_logits=True).detach()
+    assert ("another token type" in caplog.text) == (make is of_bert)
+    assert torch.allclose(found, expected, atol=1e-5) == (make is not of_bert)
+    refused = usage_error(capsys, ["predict", str(source / "config.json"), "--checkpoint", str(tmp_path / "imported")])
+    assert "is the import of a fine-tuned checkpoint: give --prompt" in refused
+    hub.model.classification_heads.clear()
+    del hub._separators
+    assert hub.encode(*PAIR).tolist().count(hub.dictionary.eos()) == 3
