@@ -1,9 +1,6 @@
 """Prompting through the real commands: fine-tuning with decoder and head, reloaded, scored."""
 
 import json
-import random
-import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +9,7 @@ import pytest
 import torch
 
 from end_to_end.test_finetuning import topic_of_a_sentence, write_tables
-from end_to_end.toy import ROOT, TINY_TRAINING, losses, run, sentence
+from end_to_end.toy import TINY_TRAINING, losses, run
 from fairseq_maelm import MaelmHubInterface, MaelmModel, cli
 from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
 from fairseq_maelm.finetuning.prompting.task import PromptTask, PromptTaskConfig
@@ -161,33 +158,3 @@ def test_missing_tables_and_short_models_are_refused(task, toy_data):
             task_of(toy_data, task, examples=examples).load_dataset("train")
     with pytest.raises(ValueError, match="up to 64 tokens and the model has 32 positions: give --max-length 32"):
         task_of(toy_data, task).build_model(SimpleNamespace(max_positions=32))
-
-
-# The few-shot recipe
-
-
-def write_glue(folder: Path) -> Path:
-    """SST-2 in GLUE's layout: sentences about the sea are good."""
-    generator = random.Random(8)
-    (folder / "SST-2").mkdir(parents=True)
-    for split, examples in (("train", 60), ("dev", 20)):
-        rows = ["sentence\tlabel\n"]
-        for number in range(examples):
-            rows.append(f"{sentence('sea' if number % 2 else 'court', generator)} \t{number % 2}\n")
-        (folder / "SST-2" / f"{split}.tsv").write_text("".join(rows))
-    return folder
-
-
-@pytest.mark.exhaustive
-def test_the_recipe_of_the_paper_s_table(pretrained, toy_data, tmp_path):
-    script = ROOT / "examples" / "prompting" / "few_shot_splits.py"
-    run([sys.executable, script, write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"])
-    plan = ROOT / "examples" / "prompting" / "few_shot.yaml"
-    command = ["python", ROOT / "examples" / "rows.py", plan, toy_data, tmp_path / "runs", "--jobs", 2, "--seeds", 1]
-    command += ["--tasks", "SST-2", "--set", f"checkpoint={pretrained}", f"splits={tmp_path / 'splits'}"]
-    command += ["batch-sizes=8", "learning-rates=1e-3 1e-4", "updates=4", "validate-every=2"]
-    command += ["prompting=--several-pieces"]
-    table = run(command).splitlines()[-11:]
-    rows = [re.split(r" *\| *", line.strip("| ")) for line in table if "this checkpoint" in line]
-    assert [row[0] for row in rows] == ["zero-shot", "head", "prompt"]
-    assert all(0 <= float(row[2]) <= 100 for row in rows)
