@@ -141,35 +141,14 @@ CASES = st.lists(
 )
 
 
-def scored(cases, threshold=1.0):
+def scored(cases):
     names = [str(number) for number in range(len(cases))]
     return score_predictions(
         {name: answers for name, (answers, _, _) in zip(names, cases)},
         "2.0",
         {name: text for name, (_, text, _) in zip(names, cases)},
         {name: odds for name, (_, _, odds) in zip(names, cases)},
-        threshold,
     )
-
-
-@given(CASES, st.floats(-3, 4))
-@settings(max_examples=200)
-def test_scores_are_percentages_and_exact_is_at_most_f1(cases, threshold):
-    metrics = scored(cases, threshold)
-    percentages = {name: value for name, value in metrics.items() if not name.endswith(("total", "thresh"))}
-    assert all(0.0 <= value <= 100.0 + 1e-9 for value in percentages.values())
-    assert all(value <= metrics[name.replace("exact", "f1")] + 1e-9 for name, value in percentages.items())
-    parts = [metrics.get(f"{part}_f1", 0.0) * metrics.get(f"{part}_total", 0) for part in ("HasAns", "NoAns")]
-    assert sum(parts) == pytest.approx(metrics["f1"] * metrics["total"])
-
-
-@given(CASES, st.floats(-3, 4))
-@settings(max_examples=200)
-def test_no_fixed_threshold_beats_the_best(cases, threshold):
-    """But for predictions that are a text and normalize to nothing: on the walk they answer, and score as none."""
-    cases = [(answers, "red" if text == "the" else text, odds) for answers, text, odds in cases]
-    metrics = scored(cases, threshold)
-    assert metrics["best_exact"] >= metrics["exact"] - 1e-9 and metrics["best_f1"] >= metrics["f1"] - 1e-9
 
 
 @given(CASES)
