@@ -4,6 +4,7 @@ Salazar et al. (2020, "Masked Language Model Scoring") hide one token at a time.
 to Do Masked Language Model Scoring") also hide the rest of the word, from which the token is too easy to predict.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -71,10 +72,23 @@ class CheckpointScorer:
         return sentences
 
 
-# The first masked index, the end of the masks (exclusive), and the bytes of the masked sequence. Equal contexts are
-# computed only once. They occur in equal sentences, whose scores are then equal to the last bit, and in minimal pairs
-# when the tokens that differ are masked.
-_Context = tuple[int, int, bytes]
+class _Context(NamedTuple):
+    """A sentence with masks; equal contexts are computed only once.
+
+    They occur in equal sentences, whose scores are then equal to the last bit, and in minimal pairs when the tokens
+    that differ are masked.
+    """
+
+    first: int  # index of the first mask
+    end: int  # end of the masks (exclusive)
+    digest: bytes  # of the masked sequence, which would take eight bytes a token for every token
+
+
+class _Asked(NamedTuple):
+    """What is asked of a context: the index of a sentence that has it, and the log-probability of each target."""
+
+    sentence: int
+    targets: dict[int, float]
 
 
 def pseudo_log_likelihoods(
@@ -91,18 +105,17 @@ def pseudo_log_likelihoods(
     Raises:
         ValueError: a log-probability is not finite.
     """
-    asked: list[list[tuple[_Context, int]]] = []
-    targets: dict[_Context, dict[int, float]] = {}
-    for sentence in sentences:
-        asked.append([])
-        for place, end in zip(sentence.scored.tolist(), hidden_ends(sentence, method).tolist()):
-            shown = sentence.tokens.copy()
-            shown[place:end] = scorer.mask
-            context, target = (place, end, shown.tobytes()), int(sentence.tokens[place])
-            targets.setdefault(context, {})[target] = 0.0
-            asked[-1].append((context, target))
-    _fill(scorer, targets, batch_tokens)
-    found = [np.array([targets[context][target] for context, target in each]) for each in asked]
+    wanted: list[list[tuple[_Context, int]]] = []
+    asked: dict[_Context, _Asked] = {}
+    for index, sentence in enumerate(sentences):
+        wanted.append([])
+        for first, end in zip(sentence.scored.tolist(), hidden_ends(sentence, method).tolist()):
+            digest = hashlib.blake2b(_masked(sentence, first, end, scorer.mask).tobytes(), digest_size=16).digest()
+            context, target = _Context(first, end, digest), int(sentence.tokens[first])
+            asked.setdefault(context, _Asked(index, {})).targets[target] = 0.0
+            wanted[-1].append((context, target))
+    _fill(scorer, sentences, asked, batch_tokens)
+    found = [np.array([asked[context].targets[target] for context, target in each]) for each in wanted]
     if not all(np.isfinite(each).all() for each in found):
         raise ValueError("the model's probabilities are not finite numbers: its weights are damaged")
     return found
@@ -118,16 +131,25 @@ def hidden_ends(sentence: Sentence, method: str) -> NDArray[np.int64]:
     return ends[np.searchsorted(ends, scored, side="right")]
 
 
-def _fill(scorer: CheckpointScorer, targets: dict[_Context, dict[int, float]], batch_tokens: int) -> None:
+def _masked(sentence: Sentence, first: int, end: int, mask: int) -> NDArray[np.int64]:
+    tokens = sentence.tokens.copy()
+    tokens[first:end] = mask
+    return tokens
+
+
+def _fill(
+    scorer: CheckpointScorer, sentences: Sequence[Sentence], asked: dict[_Context, _Asked], batch_tokens: int
+) -> None:
     # Among contexts of one length, those with equally many masks are adjacent, so that dropping masks needs no padding.
-    contexts = sorted(targets, key=lambda context: context[1] - context[0])
-    sequences = [np.frombuffer(shown, dtype=np.int64) for _, _, shown in contexts]
-    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+    contexts = sorted(asked, key=lambda context: context.end - context.first)
+    sources = [sentences[asked[context].sentence] for context in contexts]
+    lengths = np.array([len(sentence.tokens) for sentence in sources], dtype=np.int64)
 
     def collate(places: Places) -> tuple[Any, Tensor, Tensor]:
-        tokens = pad_rows([sequences[place] for place in places], lengths[places], scorer.pad)
+        rows = [_masked(sources[each], contexts[each].first, contexts[each].end, scorer.mask) for each in places]
+        tokens = pad_rows(rows, lengths[places], scorer.pad)
         masks = tokens == scorer.mask
-        wanted = [np.array(list(targets[contexts[place]])) for place in places]
+        wanted = [np.array(list(asked[contexts[place]].targets)) for place in places]
         # Contexts with fewer targets than others are padded with symbol 0, whose result is ignored.
         targets_of_masks = pad_rows(wanted, np.array(list(map(len, wanted))), 0)
         net_input = encoder_input_of_masks(tokens, lengths[places], masks, scorer.view, scorer.pad)
@@ -142,4 +164,5 @@ def _fill(scorer: CheckpointScorer, targets: dict[_Context, dict[int, float]], b
     with computing_in(scorer.precision, next(scorer.model.parameters()), training=False):
         rows = predict(scorer.model, lengths, collate, forward, batch_tokens)
     for context, row in zip(contexts, rows):
-        targets[context] = dict(zip(targets[context], row))
+        targets = asked[context].targets
+        targets.update(zip(targets, row))

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from fairseq_maelm.scoring.reading import Item, input_files, read_items
 logger = logging.getLogger(__name__)
 
 _BEGUN, _PROGRESS = "scores.begun", "progress.json"
-# Sentences that are computed and written together. Another number changes the last bits of the sums.
-_BLOCK = 2048
+# The most sentences, and the most tokens, that are computed and written together; a longer sentence is a block alone.
+# Other numbers change the last bits of the sums.
+_BLOCK_SENTENCES, _BLOCK_TOKENS = 2048, 65_536
 
 
 def score_files(
@@ -85,13 +86,24 @@ def _write(
         # Drop the part of a block that a killed run has written.
         stream.truncate(state["bytes"])
         stream.seek(state["bytes"])
-        for start in range(state["done"], len(items), _BLOCK):
-            block = slice(start, start + _BLOCK)
+        for block in _blocks([len(sentence.tokens) for sentence in sentences], state["done"]):
             found = pseudo_log_likelihoods(scorer, sentences[block], settings["method"], settings["batch_tokens"])
             stream.write("".join(map(results.line_of, items[block], found)).encode("utf-8"))
             stream.flush()
             os.fsync(stream.fileno())
-            write_json(progress, {"done": start + len(found), "bytes": stream.tell()})
+            write_json(progress, {"done": block.start + len(found), "bytes": stream.tell()})
             bar.update(len(found))
     os.replace(begun, result / results.SCORES_FILE)
     return {"sentences": len(items)}
+
+
+def _blocks(lengths: Sequence[int], start: int) -> Iterator[slice]:
+    """Yield the blocks from sentence ``start`` on, which begins one."""
+    tokens = 0
+    for end, length in enumerate(lengths[start:], start):
+        tokens += length
+        if end > start and (tokens > _BLOCK_TOKENS or end - start == _BLOCK_SENTENCES):
+            yield slice(start, end)
+            start, tokens = end, length
+    if start < len(lengths):
+        yield slice(start, len(lengths))

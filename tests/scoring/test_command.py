@@ -147,10 +147,20 @@ def test_two_models_are_compared_on_the_same_pairs(tmp_path: Path, capsys: pytes
     assert not (tmp_path / "third").exists()
 
 
+def test_blocks_are_bounded_by_sentences_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_BLOCK_SENTENCES", 3)
+    monkeypatch.setattr(command, "_BLOCK_TOKENS", 10)
+    lengths = [2, 2, 2, 2, 9, 12, 3]
+    bounds = [(each.start, each.stop) for each in command._blocks(lengths, 0)]
+    assert bounds == [(0, 3), (3, 4), (4, 5), (5, 6), (6, 7)]
+    assert [(each.start, each.stop) for each in command._blocks(lengths, 4)] == bounds[2:]
+    assert list(command._blocks(lengths, 7)) == []
+
+
 def test_a_killed_run_resumes_to_the_same_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_BLOCK", 2)
+    monkeypatch.setattr(command, "_BLOCK_SENTENCES", 2)
     text = tmp_path / "text.txt"
     text.write_text("\n".join(SENTENCES * 2) + "\n")
     main(words(tmp_path / "whole", text))

@@ -1,5 +1,6 @@
 """Scores equal those of the plain re-implementation, which hides one position at a time, and cases by hand."""
 
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,6 +113,19 @@ def test_a_dropped_token_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = pseudo_log_likelihoods(scorer_of(model, view), [Sentence(other, words)])[0]
     np.testing.assert_allclose(second, alone, atol=1e-5)
     assert not np.allclose(first, second)
+
+
+def test_sentences_are_not_copied_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    length, number = 512, 8
+    words = np.array([-1, *range(length - 2), -1])
+    sentences = [Sentence(tokens, words) for tokens in random_sequences([length] * number)]
+    monkeypatch.setattr(likelihood, "_fill", lambda *arguments: None)
+    scorer = scorer_of(model_of(max_positions=length), EncoderView("dropped"))
+    tracemalloc.start()
+    pseudo_log_likelihoods(scorer, sentences)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < number * length * length * 8 / 4
 
 
 def test_mixed_precision_gives_nearly_the_same() -> None:
