@@ -50,9 +50,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--plan", type=existing_path, default=HERE / "plan.yaml", metavar="FILE", help="declaration of the study"
     )
     parser.add_argument(
-        "--records", type=Path, metavar="FOLDER",
-        help="folder with a small result file for each pretraining; results in it are not computed again (default: "
-        "records in the output folder)",
+        "--records", type=Path, metavar="FILE",
+        help="JSON-lines file with the results of each pretraining; results in it are not computed again (default: "
+        "records.jsonl in the output folder)",
     )  # fmt: skip
     parser.add_argument(
         "--text", action="append", type=_named, default=[], metavar="NAME=PATH",
@@ -111,7 +111,7 @@ class Study:
         self.runner = runner_of(args)
         self.machine = machine_of(self.runner.gpus, args.precision)
         self.texts = dict(args.text)
-        self.records = Records(args.records or self.output / "records", self.output / "runs")
+        self.records = Records(args.records or self.output / "records.jsonl", self.output / "runs")
         missing = set(self.plan.content["words"]) - set(self.texts) if "prepare" in args.stages else set()
         unknown = set(args.stages) - set(STAGES) or set(args.budgets or ()) - set(self.plan.budgets)
         if missing or unknown:
@@ -135,8 +135,7 @@ class Study:
         """Return a fact about the study that a stage finds out."""
         known = self.records.study()
         if name not in known:
-            path = self.records.folder / "study.json"
-            raise NotKnownYetError(f"{path} lacks {name}: run the stage {stage} first")
+            raise NotKnownYetError(f"{self.records.path} lacks {name}: run the stage {stage} first")
         return known[name]
 
     @property
@@ -206,8 +205,9 @@ class Study:
         chosen = self.about("chosen", "choose")
         missing = [method for method in self.plan.methods if method not in chosen]
         if missing:
-            path = self.records.folder / "study.json"
-            raise NotKnownYetError(f"{path} lacks the settings of {missing[0]}: run the stage choose first")
+            raise NotKnownYetError(
+                f"{self.records.path} lacks the settings of {missing[0]}: run the stage choose first"
+            )
         return list(self.plan.pretrainings(chosen, self.args.budgets))
 
     def pretrain(self) -> None:

@@ -1,4 +1,4 @@
-"""The results of pretrainings, a small JSON file for each: the page needs nothing else, so checkpoints can go."""
+"""The results of pretrainings in a JSON-lines file: the page needs nothing else, so checkpoints can go."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import numpy as np
 import study
 from plan import Pretraining, folder_name
 
-from fairseq_maelm.files.atomic import write_bytes
+from fairseq_maelm.files.atomic import parse_json, write_bytes
 from fairseq_maelm.studies.engine import is_finished, read_json
 from fairseq_maelm.studies.log import training_seconds
 
@@ -19,19 +19,24 @@ PRETRAINING = "pretraining"
 
 
 class Records:
-    """A folder with a file for each pretraining, which can be kept and taken to another machine.
+    """A file with a JSON object for each pretraining, which can be kept and taken to another machine.
 
     Args:
-        folder: of the records.
+        path: of the records; the line named "study" has facts about the whole study.
         runs: folder of the programs, with a folder for each pretraining.
     """
 
-    def __init__(self, folder: Path, runs: Path) -> None:
-        self.folder, self.runs = folder, runs
+    def __init__(self, path: Path, runs: Path) -> None:
+        self.path, self.runs = path, runs
+
+    def _all(self) -> dict[str, dict[str, Any]]:
+        """Return name -> record without its name."""
+        lines = self.path.read_bytes().splitlines() if self.path.exists() else []
+        return {record.pop("name"): record for record in (parse_json(line, self.path) for line in lines)}
 
     def study(self) -> dict[str, Any]:
         """Return "vocabulary" and "tokens" of the text, and the "chosen" settings, as far as they are known."""
-        return read_json(self.folder / "study.json") or {}
+        return self._all().get("study", {})
 
     def add_to_study(self, **facts: Any) -> None:
         """Keep facts about the whole study.
@@ -42,7 +47,7 @@ class Records:
         known = self.study()
         of_text = {name: facts[name] for name in ("vocabulary", "tokens") if name in facts}
         if not of_text.items() <= {**facts, **known}.items():
-            raise ValueError(f"{self.folder} holds the results of another text: {known} then, {of_text} now")
+            raise ValueError(f"{self.path} holds the results of another text: {known} then, {of_text} now")
         self._write("study", {**known, **facts})
 
     def read(self, run: Pretraining) -> dict[str, Any]:
@@ -51,10 +56,11 @@ class Records:
         Raises:
             ValueError: they are of a pretraining with other options.
         """
-        record = read_json(self.folder / f"{run.name}.json") or {"options": run.options, "results": {}}
-        if record["options"] != run.options:
-            path = self.folder / f"{run.name}.json"
-            raise ValueError(f"{path} is of a pretraining with other options: {record['options']}, not {run.options}")
+        record = self._all().get(run.name) or {"options": run.options, "results": {}}
+        if (found := record["options"]) != run.options:
+            raise ValueError(
+                f"{run.name} in {self.path} is of a pretraining with other options: {found}, not {run.options}"
+            )
         results: dict[str, Any] = record["results"]
         return results
 
@@ -67,8 +73,10 @@ class Records:
             self._write(run.name, {**own, "results": {**earlier, **found}})
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(self.folder / f"{name}.json", (json.dumps(content, indent=1) + "\n").encode("ascii"))
+        records = {**self._all(), name: content}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps({"name": name, **record}) + "\n" for name, record in records.items()]
+        write_bytes(self.path, "".join(lines).encode("ascii"))
 
     def _found(self, run: Pretraining, earlier: Collection[str]) -> dict[str, Any]:
         folder = self.runs / run.name

@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,14 @@ def test_each_method_has_equally_many_trials_and_one_setting_changes() -> None:
         assert rates == expected[choice]
 
 
-def test_published_results_follow_from_the_records(tmp_path: Path) -> None:
-    evidence.main(["page", "--records", str(FOLDER / "records"), "--output", str(tmp_path / "study")])
+@pytest.mark.parametrize(
+    ("plan", "kept", "page"), [("plan.yaml", "records.jsonl", "results.md"), ("curve.yaml", "curve.jsonl", "curve.md")]
+)
+def test_published_results_follow_from_the_records(plan: str, kept: str, page: str, tmp_path: Path) -> None:
+    words = ["page", "--plan", FOLDER / plan, "--records", FOLDER / kept, "--output", tmp_path / "study"]
+    evidence.main([str(word) for word in words])
     made = (tmp_path / "study" / "results.md").read_text(encoding="utf-8")
-    assert made == (FOLDER / "results.md").read_text(encoding="utf-8")
+    assert made == (FOLDER / page).read_text(encoding="utf-8")
 
 
 def test_numbers_are_taken_from_rows_and_paths() -> None:
@@ -146,7 +151,7 @@ def test_a_small_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match="run the stage choose first"):
         evidence.main(["pretrain", *words])
     evidence.main(["--jobs", "2", *words])
-    chosen = json.loads((output / "records" / "study.json").read_bytes())["chosen"]
+    chosen = records_of(output)["study"]["chosen"]
     assert set(chosen) == {"MLM", "MAE-LM"} and {len(own) for own in chosen.values()} == {1}
     results = json.loads((output / "results.json").read_bytes())
     assert list(results["table"]["3e8"]) == ["random weights", "MLM", "MAE-LM"]
@@ -164,12 +169,19 @@ def test_a_small_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     check_another_machine(output, words, results)
 
 
+def records_of(output: Path) -> dict[str, dict[str, Any]]:
+    """Name -> record of a study."""
+    lines = (output / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    return {record["name"]: record for record in map(json.loads, lines)}
+
+
 def check_records(output: Path, files: Path) -> None:
     """The records are what the predictions and logs say, also of checkpoints inside a pretraining."""
     labels = [line.split("\t")[2] for line in (files / "valid.tsv").read_text(encoding="utf-8").splitlines()]
+    kept = records_of(output)
     for method in ("MLM", "MAE-LM"):
         run = f"3e8,_{method},_seed_1"
-        record = json.loads((output / "records" / f"{run}.json").read_bytes())["results"]
+        record = kept[run]["results"]
         path = output / "runs" / run / "pairs" / "seed_1" / "predictions.tsv"
         predicted = [line.split("\t")[0] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
         right = [float(one == other) for one, other in zip(predicted, labels, strict=True)]
@@ -182,24 +194,20 @@ def check_records(output: Path, files: Path) -> None:
 
 def check_another_machine(output: Path, words: list[str], results: dict[str, Any]) -> None:
     """The records alone make the page, and their pretrainings are not done again."""
-    kept = output.parent / "kept"
-    shutil.move(output / "records", kept)
+    kept, found = output.parent / "kept.jsonl", records_of(output)
+    shutil.move(output / "records.jsonl", kept)
     shutil.rmtree(output)
-    assert all(path.stat().st_size < 8192 for path in kept.iterdir())
     evidence.main(["choose", "pretrain", "evaluate", "page", *words[:2], *words[-2:], "--records", str(kept)])
     assert json.loads((output / "results.json").read_bytes()) == results
     assert not (output / "runs").exists()
-    path = next(kept.glob("3e8,_MLM*"))
-    record = json.loads(path.read_bytes())
-    del record["results"]["pairs/seed_1"]
-    path.write_text(json.dumps(record), encoding="utf-8")
-    with pytest.raises(SystemExit, match="tasks/pairs/task: run the stage prepare first"):
-        evidence.main(["evaluate", *words, "--records", str(kept)])
-    path.write_text(path.read_text(encoding="utf-8").replace("0.003", "0.004"), encoding="utf-8")
-    with pytest.raises(SystemExit, match="of a pretraining with other options"):
-        evidence.main(["page", *words, "--records", str(kept)])
-    facts = json.loads((kept / "study.json").read_bytes())
-    del facts["chosen"]["MAE-LM"]
-    (kept / "study.json").write_text(json.dumps(facts), encoding="utf-8")
-    with pytest.raises(SystemExit, match="lacks the settings of MAE-LM: run the stage choose first"):
-        evidence.main(["page", *words, "--records", str(kept)])
+    record = next(record for name, record in found.items() if name.startswith("3e8,_MLM"))
+    changes: list[tuple[str, Callable[[], Any], str]] = [
+        ("evaluate", lambda: record["results"].pop("pairs/seed_1"), "tasks/pairs/task: run the stage prepare first"),
+        ("page", lambda: record["options"].update(lr=0.004), "of a pretraining with other options"),
+        ("page", lambda: found["study"]["chosen"].pop("MAE-LM"), "lacks the settings of MAE-LM: run the stage choose"),
+    ]
+    for stage, change, message in changes:
+        change()
+        kept.write_text("".join(json.dumps(each) + "\n" for each in found.values()), encoding="utf-8")
+        with pytest.raises(SystemExit, match=message):
+            evidence.main([stage, *words, "--records", str(kept)])
