@@ -155,7 +155,10 @@ def test_model_for_fine_tuning_predicts_no_tokens():
     assert model.decoder is None and model.lm_head is None
     tokens = torch.from_numpy(random_sequences([9])[0])[None]
     assert model.extract_features(tokens)[0].shape == (1, 9, 32)
-    with pytest.raises(ValueError, match="fine-tuning"):
+    with pytest.raises(ValueError, match="is an encoder without LM head"):
+        model(tokens)
+    model.register_classification_head("topics", 3)
+    with pytest.raises(ValueError, match="because fine-tuning without a prompt removes it"):
         model(tokens)
 
 
