@@ -26,8 +26,9 @@ BATCH=(--tokens-per-sample 512 --sample-break-mode complete_doc --max-tokens $((
 OPTIMIZER=(--optimizer fused_adamw --adam-betas '(0.9, 0.98)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0)
 SCHEDULE=(--lr-scheduler polynomial_decay --lr "$LR" --warmup-updates 50
           --total-num-update "$UPDATES" --max-update "$UPDATES")
-# Stop when the loss of held-out text has not fallen in five validations.
-STOP=(--patience 5 --validate-interval-updates $((UPDATES / 20)) --save-interval-updates $((UPDATES / 20)))
+# Validate 20 times, at most every 10 updates; stop when the loss of held-out text has not fallen in five validations.
+EVERY=$((UPDATES > 200 ? UPDATES / 20 : 10))
+STOP=(--patience 5 --validate-interval-updates "$EVERY" --save-interval-updates "$EVERY")
 
 fairseq-train "$DATA" --user-dir "$(maelm user-dir)" --task maelm --criterion maelm --save-dir "$SAVE_DIR" --seed 1 \
     "${MODEL[@]}" "${MASKS[@]}" "${BATCH[@]}" "${OPTIMIZER[@]}" "${SCHEDULE[@]}" "${STOP[@]}" \

@@ -59,9 +59,9 @@ def table(task: Path, split: str = "valid") -> list[Line]:
     return [tuple(line.split("\t")) for line in lines]
 
 
-def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any, epochs: int = 5) -> str:
+def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any, epochs: int = 5, lr: float = 1e-3) -> str:
     """Run the recipe on the CPU."""
-    words = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0, "--lr", 1e-3]
+    words = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0, "--lr", lr]
     return run([*words, "--epochs", epochs, "--batch-size", 16, "--", "--num-workers", 0, *options])
 
 
@@ -121,8 +121,8 @@ def test_classification(topics, pretrained, tmp_path):
 @pytest.mark.slow
 def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(toy_data, pretrained, tmp_path):
     task = prepare_task(tmp_path, toy_data, same_topic)
-    # One update with a learning rate of zero leaves what was loaded.
-    output = finetune(task, pretrained, tmp_path / "run", "--max-update", 1, "--lr", 0)
+    # A learning rate of zero leaves what was loaded.
+    output = finetune(task, pretrained, tmp_path / "run", epochs=1, lr=0.0)
     assert "of always answering" in output
     assert torch.load(tmp_path / "run" / "checkpoint_last.pt")["cfg"]["task"]["texts"] == 2
     paths = (pretrained, tmp_path / "run" / "checkpoint_last.pt")

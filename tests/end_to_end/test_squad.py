@@ -65,10 +65,10 @@ def call(*words: Any) -> None:
     main([str(word) for word in words])
 
 
-def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any) -> str:
+def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any, epochs: int = 2) -> str:
     """Run the recipe on the CPU."""
     words = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0]
-    return run([*words, "--lr", 1e-3, "--epochs", 2, "--batch-size", 16, "--", *FORMAT, *options])
+    return run([*words, "--lr", 1e-3, "--epochs", epochs, "--batch-size", 16, "--", *FORMAT, *options])
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +160,8 @@ def test_version_1_always_answers(toy_data, pretrained, tmp_path, capsys):
     dev, task, out = tmp_path / "dev.json", tmp_path / "task", tmp_path / "predictions.json"
     write_questions(dev, 4, 3, "1.1")
     call("prepare", "squad", "--vocabulary", toy_data, "--train", dev, "--valid", dev, "--output", task)
-    output = finetune(task, pretrained, tmp_path / "run", "--max-update", 1)
-    assert "this run is complete" in finetune(task, pretrained, tmp_path / "run", "--max-update", 1)
+    output = finetune(task, pretrained, tmp_path / "run", epochs=1)
+    assert "this run is complete" in finetune(task, pretrained, tmp_path / "run", epochs=1)
     (entry,) = [entry for entry in train_log(output) if entry["split"] == "valid"]
     assert {"valid_exact", "valid_f1"} <= entry.keys() and not {"valid_NoAns_f1", "valid_best_f1"} & entry.keys()
 

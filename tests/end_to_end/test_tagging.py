@@ -2,6 +2,7 @@
 
 import json
 import random
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from end_to_end.small import assert_equal_end
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TINY_TRAINING, TOPICS, losses, run, sentence
+from fairseq_maelm.cli import main
 
 KINDS = ("WHO", "TOOL", None, "PLACE", None)
 ENTITY = {word: KINDS[role] for words in TOPICS.values() for role in range(5) for word in words[role]}
@@ -34,7 +36,7 @@ def finetuning(task: Path, checkpoint: Path, save_dir: Path) -> list[object]:
 
 
 @pytest.mark.slow
-def test_tagging(toy_data, tmp_path):
+def test_tagging(toy_data, tmp_path, capsys):
     own = ["--max-positions", 64, "--max-update", 2, "--disable-validation", "--tokens-per-sample", 64]
     run(["fairseq-train", toy_data, *TINY_TRAINING, *own, "--save-dir", tmp_path / "pretrained"])
     checkpoint = tmp_path / "pretrained" / "checkpoint_last.pt"
@@ -52,7 +54,10 @@ def test_tagging(toy_data, tmp_path):
 
     # Stopped in the middle of the second epoch, and the same command again.
     parts = finetuning(task, checkpoint, tmp_path / "parts")
-    run([*parts, "--max-update", 14])
+    capsys.readouterr()
+    main([str(word) for word in [*parts[1:-1], "--dry-run"]])
+    printed = shlex.split(capsys.readouterr().out.replace("\\\n", " "))
+    run([*printed[printed.index("fairseq-train") :], "--max-update", 14])
     resumed = run(parts)
     assert "Loaded checkpoint" in resumed and "loading pretrained model" not in resumed
     assert_equal_end(tmp_path / "parts", tmp_path / "whole")

@@ -222,7 +222,7 @@ def _sharded(shard: str) -> Callable[[World, Path], None]:
 
 def _folders() -> Iterator[Costly]:
     for number in (10**9, 1e9, "1000000000"):
-        for option in ("num_hidden_layers", "decoder_layers", "max_position_embeddings", "hidden_size"):
+        for option in ("num_hidden_layers", "max_position_embeddings", "hidden_size"):
             yield Costly(f"{option} {number!r}", configured(**{option: number}), _FOLDER, option)
         yield Costly(f"num_labels {number!r}", configured(num_labels=number), _FOLDER, "num_labels")
     yield Costly("labels of a tokenizer", _without_tokenizer(configured(num_labels=10**9)), _FOLDER, "num_labels")

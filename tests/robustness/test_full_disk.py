@@ -16,7 +16,7 @@ COMMANDS |= {command: f"{GOOD[command]} --output {{new}}" for command in ("predi
 for _command in ("pretrain", "finetune"):
     COMMANDS[_command] += f"{'' if ' -- ' in COMMANDS[_command] else ' --'} --num-workers 0"
 # The largest file of these is smaller than the larger limit.
-SMALL = ("evaluate squad", "predict", "score")
+SMALL = ("evaluate squad", "predict", "probe", "score")
 # What is whole in the folder of these is so file by file.
 BY_FILE = ("pretrain", "finetune", "analyze", "probe", "prepare glue")
 

@@ -76,6 +76,8 @@ def open_checkpoint(path: Path, vocabulary: Path | None, symbols: str | None = N
     folder = vocabulary or path.parent
     state = read_state(path)
     sections = plain_sections(state, path)
+    if "model" not in sections:
+        raise refuse(path, "its configuration has no options of a model")
     check_weights(state["model"], path)
     if not (folder / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(

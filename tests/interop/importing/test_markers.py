@@ -103,7 +103,7 @@ def test_a_label_that_depends_on_a_marker_alone(tmp_path: Path) -> None:
     prepare = ["maelm", "prepare", "sentences", "--vocabulary", tmp_path / "base", "--train", table, "--valid", table]
     run([*prepare, "--output", tmp_path / "task"])
     finetune = ["maelm", "finetune", tmp_path / "task", "--checkpoint", tmp_path / "base", "--gpus", 0]
-    run([*finetune, "--output", tmp_path / "tuned", "--epochs", 30, "--batch-size", 6, "--lr", 3e-3])
+    run([*finetune, "--output", tmp_path / "tuned", "--epochs", 60, "--batch-size", 6, "--lr", 1e-3])
     run(["maelm", "predict", table, "--checkpoint", tmp_path / "tuned", "--output", tmp_path / "predicted.tsv"])
     assert "verified" in run(["maelm", "export", "--checkpoint", tmp_path / "tuned", "--output", tmp_path / "stock"])
     header, *lines = [line.split("\t") for line in (tmp_path / "predicted.tsv").read_text().splitlines()]

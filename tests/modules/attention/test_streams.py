@@ -21,7 +21,7 @@ def streams() -> TwoStreams:
     """Two sequences of five visible tokens; the first has two masks, the second one."""
     places = torch.tensor([*range(LENGTH), *range(1, LENGTH + 1), 5, 6, 0])[None]
     turns = rotations(places, [BASE], WIDTH, torch.zeros(()).double())
-    masks_at = OutputPositions(torch.tensor([5, 6, 7]), torch.tensor([0, 1, 2]), 2)
+    masks_at = OutputPositions(torch.tensor([5, 6, 7]), torch.tensor([0, 1, 2]), 2, MASKS)
     unused: Any = None
     return TwoStreams(SEQUENCES, LENGTH, None, masks_at, unused, unused, turns, unused, unused)
 
