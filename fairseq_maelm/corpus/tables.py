@@ -100,7 +100,7 @@ def read_table(
     Raises:
         CorpusError: a row is not an example; the message names file and line.
     """
-    rows = iter(table_rows(path, columns.delimiter) if rows is None else rows)
+    rows = iter(table_rows(path, columns.delimiter, invalid) if rows is None else rows)
     first = next(rows, None)
     if first is None:
         raise CorpusError(f"{path} is empty")
@@ -228,14 +228,15 @@ def _cell(row: Any, key: Any, place: str, or_number: bool = False) -> str:
     raise CorpusError(f"{place}: the field {key!r} is {json.dumps(cell)[:60]}, not text")
 
 
-def table_rows(path: Path, separator: str | None = None) -> Iterator[Row]:
+def table_rows(path: Path, separator: str | None = None, invalid: list[str] | None = None) -> Iterator[Row]:
     """Yield the rows of a table; ``separator`` separates columns: by default a comma in .csv files, otherwise a tab.
 
-    Quotation marks enclose cells in .csv files and with any separator except tab; elsewhere they are literal.
+    Quotation marks enclose cells in .csv files and with any separator except tab; elsewhere they are literal. Messages
+    about lines that are not JSON records are added to ``invalid`` if it is given; otherwise the first is raised.
     """
     kind = kind_of(path, TABLES)
     if kind in (JSON, JSON_LINES):
-        yield from _json_records(path)
+        yield from _json_records(path, invalid)
     elif kind == CSV or separator not in (None, "\t"):
         yield from _quoted_rows(path, separator or ",")
     else:
@@ -243,14 +244,21 @@ def table_rows(path: Path, separator: str | None = None) -> Iterator[Row]:
             yield f"{path}:{number}", line.split("\t")
 
 
-def _json_records(path: Path) -> Iterator[Row]:
+def _json_records(path: Path, invalid: list[str] | None) -> Iterator[Row]:
     lines = numbered_lines(path, blank=False)
     first = next(lines, None)
     if first is None:
         return
     if not first[1].lstrip().startswith("["):
         for number, line in itertools.chain([first], lines):
-            yield f"{path}:{number}", parse_record(line, f"{path}:{number}")
+            try:
+                record = parse_record(line, f"{path}:{number}")
+            except CorpusError as error:
+                if invalid is None:
+                    raise
+                invalid.append(str(error))
+            else:
+                yield f"{path}:{number}", record
         return
     content = parse_json("\n".join([first[1], *(line for _, line in lines)]), path, strict=True)
     for number, record in enumerate(content, 1):

@@ -34,7 +34,7 @@ _REFUSED = {
 }
 
 _DOCUMENT = re.compile(rb"<doc [^\n>]*>\s*\n")
-_JSON_START = re.compile(rb'(\[\s*)?\{\s*("(?:[^"\\\n]|\\.)*"\s*:|\})')
+_JSON_START = re.compile(rb'(\[\s*)?\{\s*("(?:[^"\\\n]|\\.)*"\s*:|\}\s*(?:[],\n]|\Z))')
 _CONLLU_LINES = re.compile(rb"(?:#[^\n]*\n|\s*\n)*1(-\d+)?(\t[^\t\n]+){9}\r?\n")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_maelm.files.kinds import JSON_LINES, TEXT, TSV, kind_of
-from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, text_field
+from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, text_field, uncompressed_name
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import clean_text
 
@@ -39,7 +39,8 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         found = [path]
         if path.is_dir():
-            found = sorted(each for each in path.iterdir() if each.is_file() and _kind(each) == JSON_LINES)
+            # By name: other files may lie in the folder.
+            found = sorted(each for each in path.glob("[!.]*") if uncompressed_name(each).suffix.lower() == ".jsonl")
         if not found:
             raise UsageError(f"there is no .jsonl file in {path}")
         files += found

@@ -117,3 +117,11 @@ def test_empty_lines_are_rows_only_in_a_table_of_one_column(tmp_path: Path) -> N
 def test_bad_tables_are_explained(name: str, text: str, columns: tuple[Any, ...], message: str, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=re.escape(message)):
         rows(write(tmp_path / name, text), *columns)
+
+
+def test_lines_that_are_no_records_are_invalid_rows(tmp_path: Path) -> None:
+    path, invalid = tmp_path / "a.jsonl", list[str]()
+    path.write_text('{"t": "a", "y": 1}\n{"t": \n{"t": "b", "y": 2}\n')
+    found = list(read_table(path, Columns("t", None, "y"), invalid=invalid))
+    assert [each.texts for each in found] == [("a",), ("b",)]
+    assert len(invalid) == 1 and invalid[0].startswith(f"{path}:2: the record is not JSON")

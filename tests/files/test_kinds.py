@@ -36,6 +36,7 @@ ARTICLES = b'<doc id="1" url="u" title="A">\nA\n\nFirst.\n</doc>\n\n<doc id="2">
         ("b", b'[{"text": "a"}]', "json"),
         ("c.txt", b"[a] text, {too}\n{x: y}\n", "text"),
         ("d.txt", b"", "text"),
+        ("e.txt", b"{} is the empty set.\n", "text"),
     ],
 )
 def test_kinds(name: str, content: bytes, kind: str, tmp_path: Path) -> None:

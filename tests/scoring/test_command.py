@@ -35,9 +35,11 @@ def words(output: Path, *more: object) -> list[str]:
 
 
 def write_pairs(folder: Path, pairs: list[tuple[str, str, str, str]] = PAIRS) -> Path:
-    """Write a folder in BLiMP's layout, with a file for each paradigm and another file that is not read."""
+    """Write a folder in BLiMP's layout, with a file for each paradigm and files that are not read."""
     folder.mkdir()
     (folder / "README.md").write_text("not read")
+    for name in (".DS_Store", "info.json", "meta.csv"):
+        (folder / name).write_bytes(bytes(99))
     for number, (paradigm, field, good, bad) in enumerate(pairs):
         record = {"sentence_good": good, "sentence_bad": bad, "field": field, "linguistics_term": f"{field}_term"}
         with (folder / f"{paradigm}.jsonl").open("a", encoding="utf-8") as file:

@@ -149,7 +149,9 @@ class SentencesCriterion(FineTuningCriterion):
         if str(cfg.class_weights) == "balanced":
             if self.regression:
                 raise ValueError("--class-weights balanced is for classes, but the data have numbers: omit it")
-            self.class_weights = _balanced_weights(Path(task.cfg.data) / "label" / "train", task.label_dictionary)
+            self.class_weights = _balanced_weights(
+                Path(task.cfg.data) / "label" / task.cfg.train_subset, task.label_dictionary
+            )
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Return the summed loss of B examples (nats or squared errors), the sample size B, and the values to log."""

@@ -68,8 +68,10 @@ def test_balanced_classes_weigh_the_same(folder: Path, tmp_path: Path) -> None:
     """In training only: 1 on average, whatever the classes' numbers of examples."""
     rare = Path(shutil.copytree(folder, tmp_path / "rare"))
     labels, pair = label_dictionary(LABELS), [np.array([5, 2], dtype=np.uint16)] * 2
-    write_split(rare, "train", ((pair, label) for label in ["no"] * 6 + ["perhaps"] * 3 + ["yes"]), VOCABULARY, labels)
-    criterion = SentencesCriterion(SentencesCriterionConfig(class_weights="balanced"), task_of(rare))
+    write_split(rare, "corpus", ((pair, label) for label in ["no"] * 6 + ["perhaps"] * 3 + ["yes"]), VOCABULARY, labels)
+    criterion = SentencesCriterion(
+        SentencesCriterionConfig(class_weights="balanced"), task_of(rare, "--train-subset", "corpus")
+    )
     assert criterion.class_weights == pytest.approx([10 / 18, 10 / 9, 10 / 3])
     scores, target = torch.randn(10, 3), torch.tensor([0] * 6 + [1] * 3 + [2])
     sample = {
