@@ -73,10 +73,13 @@ class BatchDataset(FairseqDataset):
         """Return the indices themselves; called by torch's data loader for a batch."""
         return indices
 
+    def padded(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the lengths to which sequences of lengths <int>[...] are padded if they are the longest of a batch."""
+        return np.minimum(round_up(sizes), self.longest) if self.few_shapes else sizes
+
     def width(self, indices: np.ndarray) -> int:
         """Return the length to which the sequences of a batch with item indices <int64>[B] are padded."""
-        longest = self.sizes[indices].max()
-        return min(int(round_up(longest)), self.longest) if self.few_shapes else int(longest)
+        return int(self.padded(self.sizes[indices].max()))
 
     def num_tokens(self, index: int) -> int:
         """Return the number of tokens in an item, as counted for ``--max-tokens``."""

@@ -154,10 +154,13 @@ class TokenBlocks:
             ]
         return self._streams
 
-    def read(self, indices: np.ndarray, filler: int) -> tuple[np.ndarray, np.ndarray]:
-        """Read blocks <int64>[B]; return their tokens <int64>[B, T], padded with the filler, and lengths <int64>[B]."""
+    def read(self, indices: np.ndarray, filler: int, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Read blocks <int64>[B]; return their tokens <int64>[B, T] and lengths <int64>[B].
+
+        The filler pads them to the longest, or to ``width``.
+        """
         lengths = self.sizes[indices].astype(np.int64)
-        starts, width = self._starts[indices], int(lengths.max())
+        starts, width = self._starts[indices], width or int(lengths.max())
         tokens = np.empty((len(indices), width), dtype=np.int64)
         tokens[:, 0] = self.first_symbol
         if len(self.paths) == 1:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fairseq_maelm.batch import round_up
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.length_buckets import padding_share
@@ -72,8 +71,7 @@ class MaskedBlockDataset(BatchDataset):
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
         """Return the lengths of blocks <int>[indices], padded as in their batches."""
-        sizes = self.sizes[indices]
-        return np.minimum(round_up(sizes), self.longest) if self.few_shapes else sizes
+        return self.padded(self.sizes[indices])
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: Any) -> tuple[np.ndarray, list[int]]:
         """Return all indices, and an empty list of those to leave out.
@@ -105,9 +103,7 @@ class MaskedBlockDataset(BatchDataset):
             ``ntokens`` (all original tokens), ``target`` <int64>[M], without spare rows, and ``net_input`` with
             ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout`` (see ``fairseq_maelm.batch``).
         """
-        tokens, lengths = self.blocks.read(indices, self.symbols.pad)
-        more = self.width(indices) - tokens.shape[1]
-        tokens = np.pad(tokens, ((0, 0), (0, more)), constant_values=self.symbols.pad)
+        tokens, lengths = self.blocks.read(indices, self.symbols.pad, self.width(indices))
         inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
         scheme = self.scheme if self.rate is None else replace(self.scheme, mask_prob=self.rate.of_batch(indices))
         draw = draw_masks(scheme, tokens, lengths, indices, self.seed, self.epoch)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.checkpoints.locate import find_checkpoint
+from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.classification import TextLabel, class_probabilities, classify, find_head
@@ -27,9 +28,6 @@ from fairseq_maelm.text.tokenizer import ImportedTokenizer, TextTokenizer, open_
 from fairseq_maelm.text.truncation import SEPARATORS, join_sentences
 
 logger = logging.getLogger(__name__)
-
-# The imported models that add token types to embeddings.
-_WITH_TOKEN_TYPES = ("bert", "electra")
 
 
 class MaelmHubInterface(nn.Module):
@@ -101,7 +99,8 @@ class MaelmHubInterface(nn.Module):
         if not isinstance(self.tokenizer, ImportedTokenizer) or not of_source:
             return SEPARATORS
         separators, types_differ = self.tokenizer.pair_template()
-        if types_differ and self.config.model.imported_as in _WITH_TOKEN_TYPES:
+        family = FAMILIES.get(self.config.model.imported_as)
+        if types_differ and family is not None and family.token_types > 1:
             logger.warning(
                 "the source gives the second text of a pair another token type, which our encoder lacks: scores of "
                 "pairs differ from the source's"

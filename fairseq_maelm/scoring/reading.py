@@ -40,7 +40,8 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
         found = [path]
         if path.is_dir():
             # By name: other files may lie in the folder.
-            found = sorted(each for each in path.glob("[!.]*") if uncompressed_name(each).suffix.lower() == ".jsonl")
+            inside = (each for each in path.glob("[!.]*") if each.is_file())
+            found = sorted(each for each in inside if uncompressed_name(each).suffix.lower() == ".jsonl")
         if not found:
             raise UsageError(f"there is no .jsonl file in {path}")
         files += found

@@ -27,9 +27,9 @@ class Blocks:
     def __getitem__(self, index):
         return self.sequences[index]
 
-    def read(self, indices, filler):
+    def read(self, indices, filler, width):
         lengths = self.sizes[indices]
-        tokens = np.full((len(indices), lengths.max()), filler)
+        tokens = np.full((len(indices), width), filler)
         for row, index in zip(tokens, indices):
             row[: self.sizes[index]] = self.sequences[index]
         return tokens, lengths

@@ -28,9 +28,9 @@ class UnequalBlocks:
     def __len__(self):
         return 30
 
-    def read(self, indices, filler):
+    def read(self, indices, filler, width):
         lengths = self.sizes[indices]
-        return np.where(np.arange(lengths.max()) < lengths[:, None], 4 + np.asarray(indices)[:, None], filler), lengths
+        return np.where(np.arange(width) < lengths[:, None], 4 + np.asarray(indices)[:, None], filler), lengths
 
 
 def task_of(**changes) -> MaelmTask:

@@ -96,7 +96,7 @@ def model_card(
     base_model = f"base_model: {json.dumps(origin['source'])}\n" if origin else ""
     values = {
         "pipeline": _USE[target.architecture][0],
-        "license": f"{license or 'unknown'}",
+        "license": license or "unknown",
         "base_model": base_model,
         "name": name,
         "summary": _summary(source),
@@ -144,10 +144,7 @@ def _summary(source: LoadedCheckpoint) -> str:
         positions += f"distance {config.relative_max_distance}"
     about = f"fine-tuned on the task `{source.checkpoint.task_name}`" if source.checkpoint.heads else "without a head"
     if model.lm_head is not None:
-        sees, updates = (
-            "sees" if view.asks_with_masks else "never sees",
-            source.checkpoint.history.get("num_updates", 0),
-        )
+        sees, updates = "sees" if view.asks_with_masks else "never sees", source.checkpoint.history.get("num_updates")
         method = "" if view.asks_with_masks else " (MAE-LM)"
         about = f"whose encoder {sees} [MASK] in pretraining{method}"
         if source.origin is not None:

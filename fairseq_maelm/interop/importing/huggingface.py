@@ -68,8 +68,7 @@ def open_folder(folder: Path, cased: bool = False) -> Source:
     weights = convert_weights(folder, config, theirs, architecture, head)
     # In other families padding is hidden by the attention mask alone, whatever its id.
     counts_from_padding = FAMILIES[config["model_type"]].position_offset > 0
-    files_to_keep = kept_files(folder)
-    with read_as_cased(folder, files_to_keep) if cased else nullcontext(folder) as place:
+    with read_as_cased(folder, kept_files(folder)) if cased else nullcontext(folder) as place:
         vocabulary = read_vocabulary(
             place,
             rows=len(weights["encoder.embed_tokens.weight"]),
