@@ -21,12 +21,12 @@ ARTICLES = b'<doc id="1" url="u" title="A">\nA\n\nFirst.\n</doc>\n\n<doc id="2">
 @pytest.mark.parametrize(
     ("name", "content", "kind"),
     [
-        ("a.conllu.gz", gzip.compress(CONLLU), "conllu"),
+        ("a.conllu.gz", gzip.compress(CONLLU, mtime=0), "conllu"),
         ("A.CONLLU", CONLLU, "conllu"),
         ("a.conll", CONLLU, "conllu"),
         ("a.txt", CONLLU, "conllu"),
         ("b.conll", b"a\tNOUN\nb\tVERB\n", "text"),
-        ("A.CSV.GZ", gzip.compress(b"a,b\n"), "csv"),
+        ("A.CSV.GZ", gzip.compress(b"a,b\n", mtime=0), "csv"),
         ("a.tsv.bz2", bz2.compress(b"a\tb\n"), "tsv"),
         ("wiki_00", RECORD, "jsonl"),
         ("wiki_01", b'{"text": "' + b"long " * 9999, "jsonl"),

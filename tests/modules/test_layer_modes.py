@@ -266,7 +266,7 @@ def test_blocks_of_equal_length_are_compiled_once_in_50_updates(
     monkeypatch.setattr(Layer, "compile", lambda layer, **o: nn.Module.compile(layer, backend="eager", dynamic=dynamic))
     generator = np.random.default_rng(0)
     blocks = SimpleNamespace(
-        sizes=np.full(200, 24), read=lambda indices, pad: (generator.integers(0, 39, (4, 24)), np.full(4, 24))
+        sizes=np.full(200, 24), read=lambda indices, pad, width: (generator.integers(0, 39, (4, 24)), np.full(4, 24))
     )
     scheme = scheme_of(mask_prob=0.3, protected=np.arange(40) < 4)
     dataset = MaskedBlockDataset(blocks, scheme, Symbols(1, 39), EncoderView(), seed=1)
