@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> None:
         sys.stdout.write(predicted.text)
     else:
         write_bytes(args.output, predicted.text.encode("utf-8"))
-    if args.report and predicted.right:
+    if args.report and any((*predicted.right, *predicted.labels)):
         sys.stdout.write(report_on_classes(predicted.right, predicted.labels))
     elif args.report:
         why = "the input has no labels" if predicted.metrics is None else "the model predicts no labels"

@@ -5,6 +5,7 @@ import csv
 import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,8 @@ class Example(NamedTuple):
 
     place: str  # file and line, for error messages
     texts: tuple[str, ...]  # one or two, cleaned
-    label: str | None = None  # as written; None in a table without labels
+    # As written, or a tuple of any number of labels; None in a table without labels.
+    label: str | tuple[str, ...] | None = None
     id: str | None = None  # as written; None without a column of ids
 
 
@@ -84,6 +86,7 @@ def read_table(
     complete: Callable[[Iterable[str]], bool] = all,
     rows: Iterable[Row] | None = None,
     invalid: list[str] | None = None,
+    label_separator: str | None = None,
 ) -> Iterator[Example]:
     """Yield the examples of a table.
 
@@ -96,6 +99,7 @@ def read_table(
         complete: function that returns whether a row's texts are acceptable; by default, no text may be empty.
         rows: rows to use instead of the file's.
         invalid: list to add messages about rows that are no examples to; by default the first is raised.
+        label_separator: character between labels, which become a tuple; "" for lists in JSON only; None for one label.
 
     Raises:
         CorpusError: a row is not an example; the message names file and line.
@@ -105,11 +109,10 @@ def read_table(
     if first is None:
         raise CorpusError(f"{path} is empty")
     cells = first[1]
-    chosen = _choose(columns, cells, texts, first[0], label_optional)
+    chosen = _choose(columns, cells, texts, first[0], label_optional)._replace(separator=label_separator)
     if isinstance(cells, dict) or not columns.named:
         rows = itertools.chain([first], rows)
-    numbers = {*chosen.texts, chosen.label, chosen.id} - {None}
-    one_column = len(cells) == 1 and (chosen.width == 1 or numbers == {0})
+    one_column = len(cells) == 1 and (chosen.width == 1 or {*chosen.texts, chosen.label, chosen.id} <= {0, None})
     example = None
     for place, row in rows:
         # An editor's empty line at the end of a file; in a table of one column it is an empty text.
@@ -128,12 +131,13 @@ def read_table(
 
 
 class _Chosen(NamedTuple):
-    """Keys of the cells to read from a row, and the number of cells that rows must have: None for any number."""
+    """Keys of the cells to read from a row; the number of cells that rows must have, None for any; the separator."""
 
     texts: tuple[Any, ...]
     label: Any
     id: Any
     width: int | None
+    separator: str | None = None  # the ``label_separator`` of ``read_table``
 
 
 def _number(column: str) -> int | None:
@@ -206,12 +210,25 @@ def _example(
     texts = tuple(clean_text(_cell(row, key, place)) for key in chosen.texts)
     if not complete(texts):
         raise CorpusError(f"{place} has an empty sentence")
-    label, identity = (
-        None if key is None else _cell(row, key, place, or_number=True).strip() for key in (chosen.label, chosen.id)
-    )
+    identity = None if chosen.id is None else _cell(row, chosen.id, place, or_number=True).strip()
+    if chosen.label is None:
+        return Example(place, texts, None, identity)
+    if chosen.separator is not None and isinstance(row, dict) and isinstance(row.get(chosen.label), list):
+        given = [_cell({chosen.label: each}, chosen.label, place, or_number=True) for each in row[chosen.label]]
+        return Example(place, texts, _label_set(given, place), identity)
+    label = _cell(row, chosen.label, place, or_number=True).strip()
+    if chosen.separator:
+        return Example(place, texts, _label_set(label.split(chosen.separator), place), identity)
     if label == "" and not label_optional:
         raise CorpusError(f"{place} has no label")
     return Example(place, texts, label or None, identity)
+
+
+def _label_set(given: Iterable[str], place: str) -> tuple[str, ...]:
+    labels = Counter(label for each in given if (label := each.strip()))
+    for label in [label for label, count in labels.items() if count > 1][:1]:
+        raise CorpusError(f"{place} has the label {label!r} twice: remove one of them")
+    return tuple(labels)
 
 
 def _cell(row: Any, key: Any, place: str, or_number: bool = False) -> str:

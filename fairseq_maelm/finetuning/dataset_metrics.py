@@ -21,6 +21,7 @@ from fairseq_maelm.fairseq_fixes.private import DerivedMeter
 
 OF_CLASSES = ("accuracy", "mcc", "f1")
 OF_NUMBERS = ("pearson", "spearman")
+OF_SETS = ("micro_f1", "macro_f1", "subset_accuracy")
 
 # The default positive labels of F1: those of GLUE's tasks with that metric.
 _POSITIVE_LABELS = ("1", "entailment")
@@ -86,11 +87,13 @@ def log_collected(
 def example_rows(sample: Mapping[str, Any], gold: Tensor, predicted: Tensor) -> dict[str, NDArray[Any]]:
     """Return logging outputs for ``log_predictions``: ids, and right and predicted classes (or numbers), each [B].
 
-    Values have 4 bytes each, because fairseq limits the size of the logging outputs that ranks exchange.
+    Values have at most 4 bytes, because fairseq limits the size of the logging outputs that ranks exchange; packed sets
+    of labels <uint8>[B, bytes] stay as they are.
     """
     arrays = {"ids": sample["id"], "gold": gold, "predicted": predicted}
     numbers = {name: tensor.detach().cpu().numpy() for name, tensor in arrays.items()}
-    return {name: array.astype(np.float32 if array.dtype.kind == "f" else np.int32) for name, array in numbers.items()}
+    types = {"f": np.float32, "u": np.uint8}
+    return {name: array.astype(types.get(array.dtype.kind, np.int32)) for name, array in numbers.items()}
 
 
 def log_predictions(
@@ -111,7 +114,7 @@ def log_predictions(
     ]
 
     def compute(collected: dict[Any, Any]) -> dict[str, float]:
-        gold, predicted = np.array([collected[key] for key in sorted(collected)]).T
+        gold, predicted = np.array([collected[key] for key in sorted(collected)]).swapaxes(0, 1)
         return compute_metrics(names, gold, predicted, positive)
 
     if rows:
@@ -123,8 +126,10 @@ def positive_class(labels: Sequence[str]) -> int | None:
     return next((labels.index(label) for label in _POSITIVE_LABELS if label in labels and len(labels) == 2), None)
 
 
-def metric_names(regression: bool, positive: int | None) -> list[str]:
-    """Return the names of a task's metrics; F1 needs a positive class."""
+def metric_names(regression: bool, positive: int | None, multi_label: bool = False) -> list[str]:
+    """Return the names of a task's metrics; F1 of classes needs a positive one."""
+    if multi_label:
+        return list(OF_SETS)
     return list(OF_NUMBERS if regression else OF_CLASSES[: 2 if positive is None else 3])
 
 
@@ -134,13 +139,15 @@ def compute_metrics(
     """Compute metrics by name.
 
     Args:
-        names: the metrics, all in ``OF_CLASSES`` or all in ``OF_NUMBERS``.
-        gold: [examples] right classes or numbers, at least one.
-        predicted: [examples] predicted classes or numbers.
+        names: the metrics, all in ``OF_CLASSES``, all in ``OF_NUMBERS`` or all in ``OF_SETS``.
+        gold: [examples] right classes or numbers, at least one; or sets [examples, labels] of 0 and 1.
+        predicted: [examples] predicted classes or numbers; or sets.
         positive: the positive class of F1.
     """
     if names[0] in OF_NUMBERS:
         return {name: _correlation(name, gold.astype(np.float64), predicted.astype(np.float64)) for name in names}
+    if names[0] in OF_SETS:
+        return _metrics_of_sets(gold.astype(np.bool_), predicted.astype(np.bool_))
     from sklearn import metrics  # takes a second, as scipy does
 
     gold, predicted = gold.astype(np.int64), predicted.astype(np.int64)
@@ -151,6 +158,14 @@ def compute_metrics(
         "f1": lambda: metrics.f1_score(gold == positive, predicted == positive, zero_division=0),
     }
     return {name: 100.0 * float(computed[name]()) for name in names}
+
+
+def _metrics_of_sets(gold: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> dict[str, float]:
+    """Return all of ``OF_SETS``: F1 of all decisions, the mean of the labels' F1, and the share of equal sets."""
+    found, total = (gold & predicted).sum(axis=0), gold.sum(axis=0) + predicted.sum(axis=0)
+    micro, macro = 2 * found.sum() / max(1, total.sum()), np.mean(2 * found / np.maximum(1, total))
+    values = micro, macro, np.mean((gold == predicted).all(axis=1))
+    return {name: 100.0 * float(value) for name, value in zip(OF_SETS, values, strict=True)}
 
 
 def _correlation(name: str, gold: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:

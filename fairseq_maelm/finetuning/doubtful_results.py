@@ -15,7 +15,7 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 logger = logging.getLogger(__name__)
 
 # Metrics that are 0, or undefined, for constant predictions.
-_ABOVE_ZERO = ("mcc", "f1", "pearson", "spearman", "HasAns_f1")
+_ABOVE_ZERO = ("mcc", "f1", "pearson", "spearman", "HasAns_f1", "micro_f1", "macro_f1")
 # Rounding in logs and checkpoints, in percent.
 _ROUNDING = 1e-3
 # If all labels are integers and there are more classes than this, they are probably numbers to predict.
@@ -42,7 +42,7 @@ def warn_about_training(save_dir: Path, task: Path) -> None:
     subset = str(checkpoint.config.dataset.get("valid_subset", "valid")).split(",")[0]
     facts = content.get("splits", {}).get(subset, {})
     name, value = str(checkpoint.config.checkpoint.best_checkpoint_metric), checkpoint.state["extra_state"].get("best")
-    doubts = [numbers_as_classes(content.get("labels") or [])]
+    doubts = [None if "label_separator" in content else numbers_as_classes(content.get("labels") or [])]
     if value is not None and "impossible" in facts:
         doubts.append(_doubt_about_answers(name, value, 100.0 * facts["impossible"] / facts["questions"]))
     elif value is not None:
@@ -95,10 +95,17 @@ def numbers_as_classes(labels: Sequence[str]) -> str | None:
     )
 
 
-def report_on_classes(right: Sequence[str], predicted: Sequence[str]) -> str:
-    """Return a table with each class's precision, recall and F1 and, for few classes, the confusion matrix."""
-    from sklearn import metrics  # takes a second
+def report_on_classes(right: Sequence[Any], predicted: Sequence[Any]) -> str:
+    """Return a table with each class's precision, recall and F1 and, for few classes, the confusion matrix.
 
+    Sets of labels (tuples) have no confusion matrix.
+    """
+    from sklearn import metrics, preprocessing  # takes a second
+
+    if isinstance(right[0], tuple):
+        binarizer = preprocessing.MultiLabelBinarizer().fit([*right, *predicted])
+        sets, names = map(binarizer.transform, (right, predicted)), list(binarizer.classes_)
+        return f"{metrics.classification_report(*sets, target_names=names, digits=3, zero_division=0)}\n"
     names = sorted({*right, *predicted})
     report: Any = metrics.classification_report(right, predicted, labels=names, digits=3, zero_division=0)
     text = f"{report}\n"

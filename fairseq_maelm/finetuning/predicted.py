@@ -18,8 +18,8 @@ class Predicted(NamedTuple):
 
     text: str  # the predictions in the command's output format
     metrics: Mapping[str, float] | None  # None for an input without labels
-    right: Sequence[str] = ()  # the right labels of examples or words, for a report on each class
-    labels: Sequence[str] = ()  # their predicted labels
+    right: Sequence[Any] = ()  # the right labels of examples or words, or tuples of labels, for a report on each class
+    labels: Sequence[Any] = ()  # their predicted labels
 
 
 class Measure(NamedTuple):
@@ -27,7 +27,8 @@ class Measure(NamedTuple):
 
     names: Sequence[str]
     positive: int | None  # class, for F1
-    target: Callable[[str, str], float]  # function(label, place for error messages) -> class index or number
+    target: Callable[[Any, str], Any]  # function(label, place for error messages) -> class index, number or set
+    separator: str | None = None  # character between the labels of an example; None if it has one
 
 
 def predict_rows(
@@ -51,41 +52,61 @@ def predict_rows(
     if empty:
         logger.warning("%d rows have no text and get no prediction; the first: %s", len(empty), empty[0])
     outputs = run([example.texts for example in filled])
-    cells = iter(prediction_cells(outputs, labels))
-    blank = [""] * len(prediction_header(labels))
-    lines = [prediction_header(labels, filled[0])]
+    cells = iter(prediction_cells(outputs, labels, measure.separator))
+    lines = [prediction_header(labels, filled[0], measure.separator)]
+    blank = [""] * len(prediction_header(labels, separator=measure.separator))
     for each in examples:
         given = [*([] if each.id is None else [" ".join(each.id.split())]), *each.texts]
         lines.append([*(next(cells) if any(each.texts) else blank), *given])
     text = table_text(lines)
     if filled[0].label is None:
         return Predicted(text, None)
-    targets = np.array([measure.target(str(each.label), each.place) for each in filled])
+    targets = np.array([measure.target(each.label, each.place) for each in filled])
     return measured(text, outputs, targets, labels, measure)
 
 
 def measured(text: str, outputs: Tensor, targets: Any, labels: Sequence[str] | None, measure: Measure) -> Predicted:
-    """Return ``text`` with metrics; ``targets`` [n] are class indices or numbers, the rest as in ``predict_rows``."""
-    found = (outputs if labels is None else outputs.argmax(dim=-1)).numpy()
+    """Return ``text`` with metrics.
+
+    ``targets`` are class indices or numbers [n], or sets <bool>[n, classes]; the rest is as in ``predict_rows``.
+    """
+    sets = measure.separator is not None
+    found = (outputs if labels is None else outputs >= 0 if sets else outputs.argmax(dim=-1)).numpy()
     metrics = compute_metrics(measure.names, targets, found, measure.positive)
     if labels is None:
         return Predicted(text, metrics)
+    if sets:
+        names = np.array(labels)
+        return Predicted(text, metrics, *([tuple(names[row].tolist()) for row in rows] for rows in (targets, found)))
     right, predicted = ([labels[int(number)] for number in numbers] for numbers in (targets, found))
     return Predicted(text, metrics, right, predicted)
 
 
-def prediction_header(labels: Sequence[str] | None, example: Example | None = None) -> list[str]:
+def prediction_header(
+    labels: Sequence[str] | None, example: Example | None = None, separator: str | None = None
+) -> list[str]:
     """Return the column names: first those of ``prediction_cells``, then "id" and the texts of the example."""
-    own = ["value"] if labels is None else ["label", "probability", *(f"P({label})" for label in labels)]
+    best = ["label", "probability"] if separator is None else ["labels"]
+    own = ["value"] if labels is None else [*best, *(f"P({label})" for label in labels)]
     if example is None:
         return own
     return [*own, *([] if example.id is None else ["id"]), *("text", "text_pair")[: len(example.texts)]]
 
 
-def prediction_cells(outputs: Tensor, labels: Sequence[str] | None) -> Iterable[list[str]]:
-    """Yield each output's cells: the number; or the best label, its probability, and all labels' probabilities."""
+def prediction_cells(
+    outputs: Tensor, labels: Sequence[str] | None, separator: str | None = None
+) -> Iterable[list[str]]:
+    """Yield each output's cells: the number; or the best label, its probability, and all labels' probabilities.
+
+    With a ``separator``, the first cell has all labels with a probability of at least 0.5, and the second is left out.
+    """
     if labels is None:
         yield from ([f"{value:.6g}"] for value in outputs.tolist())
+        return
+    if separator is not None:
+        for row in outputs.double():
+            chosen = separator.join(label for label, there in zip(labels, row >= 0) if there)
+            yield [chosen, *(f"{probability:.4f}" for probability in row.sigmoid().tolist())]
         return
     for row in outputs.double().softmax(dim=-1).tolist():
         best = max(range(len(labels)), key=row.__getitem__)

@@ -27,13 +27,14 @@ class TextLabel(NamedTuple):
 
 def classify(
     hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32
-) -> list[TextLabel] | list[float]:
+) -> list[TextLabel] | list[list[TextLabel]] | list[float]:
     """Predict labels, or regression values, for texts or text pairs.
 
     Args: those of ``score_texts``.
 
     Returns:
-        For each text the most likely label, or the value of a regression.
+        For each text the most likely label, the value of a regression or, for a model of texts with any number of
+        labels, those with a probability of at least 0.5.
 
     Raises:
         ValueError: the checkpoint has no names of classes, or ``score_texts`` raises an error.
@@ -42,6 +43,9 @@ def classify(
     scores = score_texts(hub, texts, head, batch_size)
     if names is None:
         return scores[:, 0].tolist()
+    if is_multi_label(hub):
+        rows = (zip(names, row, strict=True) for row in scores.sigmoid().tolist())
+        return [[TextLabel(*each) for each in row if each[1] >= 0.5] for row in rows]
     probabilities, best = scores.softmax(dim=-1).max(dim=-1)
     return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]
 
@@ -63,7 +67,13 @@ def class_probabilities(
     if names is None:
         raise ValueError(f"the head {head!r} predicts values, which have no probabilities: use classify")
     scores = score_texts(hub, texts, head, batch_size)
-    return [dict(zip(names, row, strict=True)) for row in scores.softmax(dim=-1).tolist()]
+    probabilities = scores.sigmoid() if is_multi_label(hub) else scores.softmax(dim=-1)
+    return [dict(zip(names, row, strict=True)) for row in probabilities.tolist()]
+
+
+def is_multi_label(hub: Any) -> bool:
+    """Return whether the checkpoint was fine-tuned on texts with any number of labels."""
+    return getattr(hub.task, "label_separator", None) is not None
 
 
 def find_head(model: Any, name: str) -> Any:

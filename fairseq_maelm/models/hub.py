@@ -20,7 +20,7 @@ from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.classification import TextLabel, class_probabilities, classify, find_head
+from fairseq_maelm.models.classification import TextLabel, class_probabilities, classify, find_head, is_multi_label
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.cleaning import checked_texts, clean_text
@@ -225,12 +225,17 @@ class MaelmHubInterface(nn.Module):
         find_head(self.model, head)
         tokens = self._check_encoded(tokens, "predict")
         logits, _ = self.model(tokens.to(self.device), classification_head_name=head)
-        return logits if return_logits else F.log_softmax(logits, dim=-1)
+        if return_logits:
+            return logits
+        return F.logsigmoid(logits) if is_multi_label(self) else F.log_softmax(logits, dim=-1)
 
     def classify(
         self, texts: Sequence[str | Sequence[str]], head: str = "sentence_classification_head"
-    ) -> list[TextLabel] | list[float]:
-        """Return the most likely label of each text or pair and its probability, or the value of a regression."""
+    ) -> list[TextLabel] | list[list[TextLabel]] | list[float]:
+        """Return the most likely label of each text or pair and its probability, or the value of a regression.
+
+        For a model of texts with any number of labels, return a list of those with a probability of at least 0.5.
+        """
         return classify(self, texts, head)
 
     def class_probabilities(

@@ -29,8 +29,8 @@ TABLE_4: dict[bool, dict[str, Any]] = {
 
 
 def test_there_is_one_for_each_kind_and_each_task_of_glue() -> None:
-    others = {"scierc_ner", "sentences", "sentences_regression", "squad", "squad2", "tagging"}
-    assert set(NAMES) == {*TASKS, *others, "tagging_entities", "ud_ewt"}
+    others = {"scierc_ner", "sentences", "sentences_multilabel", "sentences_regression", "squad", "squad2"}
+    assert set(NAMES) == {*TASKS, *others, "tagging", "tagging_entities", "ud_ewt"}
     assert all(RECIPES[name].task == RECIPES[name].data == name for name in TASKS)
 
 

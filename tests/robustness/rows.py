@@ -18,6 +18,10 @@ predict {sentences.tsv} --checkpoint {classifier} --vocabulary {sentences} --thr
 predict {pairs.tsv} --checkpoint {classifier} --vocabulary {sentences} | on single texts, .* omit --text-pair
 predict {sentences.tsv} --checkpoint {pair_classifier} --vocabulary {sentences} | on pairs .* with --text and --text-
 predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, but .* has single texts: give a task
+predict {tags_bad.csv} --text s --label y --checkpoint {tagged} --vocabulary {tags} | tags_bad.csv:3 has the label 'd'
+probe --checkpoint a={pretrained} --tasks {tags} --vocabulary {data} --output {new} | rows with none or several labels
+finetune {tags} --checkpoint {pretrained} --output {new} --gpus 0 --class-weights balanced | any number of labels: omit
+predict {tags} --checkpoint {classifier} | valid.idx has rows with none or several labels, but here
 predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'
 predict {semicolons.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | give --delimiter ';'
 predict {twice.csv} --text t --label u --checkpoint {classifier} --vocabulary {sentences} | has no column 'u', only
@@ -140,6 +144,14 @@ sweep sentences --data {folder} --checkpoint x=random:y --output {new} | takes i
 report {data} | is not the folder of a study
 sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
 """
+_SETS_OF_LABELS = {
+    "{tags.csv} --label-separator ';' --valid {tags_bad.csv}": "tags_bad.csv:3 has the label 'd', but the training",
+    "{tags_twice.csv} --label-separator ';'": "tags_twice.csv:2 has the label 'a' twice: remove one of them",
+    "{tags.csv} --label-separator '|'": "tags.csv: no row has two labels with '|' between them: give the character",
+    "{tags_none.csv} --label-separator ';'": "tags_none.csv has 0 different labels",
+    "{tags.csv} --label-separator ';' --regression": "is for classes, and --regression for numbers: omit one of them",
+    "{tags.jsonl}": "the label 'a;b' has the separator of labels: give another by --label-separator",
+}
 _TRAINED = {
     "--criterion masked_lm": "the task maelm cannot use masked_lm: give --criterion maelm",
     "--criterion cross_entropy": r"cannot use cross_entropy \(fairseq's default\): give --criterion maelm",
@@ -197,6 +209,9 @@ def row_cases() -> Iterator[Case]:
     )
     for row in _SINGLE.strip().splitlines():
         line, _, expected = row.partition(" | ")
+        yield Case(line, line, expected)
+    for options, expected in _SETS_OF_LABELS.items():
+        line = f"prepare sentences --text s --label y --vocabulary {{data}} --output {{new}} --train {options}"
         yield Case(line, line, expected)
     for options, expected in _TRAINED.items():
         yield Case(f"pretrain {options}", f"pretrain {{data}} --output {{new}} {TRAIN} -- {options}", expected)

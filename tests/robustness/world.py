@@ -18,6 +18,7 @@ from fairseq_maelm.models.hub import MaelmHubInterface, load
 
 SENTENCES = "".join(f"{line}\t{'abc'[row % 3]}\n" for row, line in enumerate(LINES))
 PAIRS = "".join(f"{line}\t{line}\t{'abc'[row % 3]}\n" for row, line in enumerate(LINES))
+TAGS = "s,y\n" + "".join(f"A house {row}.,{('a;b', '', 'b;c', 'a')[row % 4]}\n" for row in range(12))
 WORDS = "The O\nold B-X\nhouse I-X\nby O\nthe O\nriver B-Y\nhas I-Y\n\n" * 8
 CONTEXT = "The old house by the river has three windows and a green door; nobody lives there."
 QUESTIONS = [
@@ -28,6 +29,7 @@ SQUAD = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": C
 # Folders, and the commands that make them.
 PREPARED = {
     "sentences": "prepare sentences --train {sentences.tsv} --valid {sentences.tsv}",
+    "tags": "prepare sentences --train {tags.csv} --valid {tags.csv} --text s --label y --label-separator ';'",
     "tagging": "prepare tagging --train {words.conll} --valid {words.conll}",
     "squad": "prepare squad --train {squad.json} --valid {squad.json}",
 }
@@ -69,6 +71,8 @@ class World:
         for name, text in {
             "text.txt": "\n".join(LINES), "documents.txt": "\n\n".join(LINES * 3), "sentences.tsv": SENTENCES,
             "pairs.tsv": PAIRS, "twice.csv": "s,s,t\na,b,c\n", "semicolons.csv": "s;t\na;b\n",
+            "tags.csv": TAGS, "tags_bad.csv": "s,y\nA house.,a\nA door.,b;d\n", "tags_none.csv": "s,y\nA house.,\n",
+            "tags_twice.csv": "s,y\nA house.,a;b;a\n", "tags.jsonl": '{"s": "A house.", "y": ["a;b", "c"]}\n',
             "tree.conllu": "1\ta\t_\tX\t_\t_\t_\t_\t_\t_\n",
             "records.jsonl": '{"text": "A house."}\n{"text": null}\n{"text": "A door."}\n',
             "header.tsv": "sentence\tlabel\nA house.\ta\nA door.\tb\n",
@@ -87,6 +91,8 @@ class World:
         for name, texts in (("classifier", 1), ("pair_classifier", 2)):
             task = {"_name": "maelm_sentences", "data": "x", "texts": texts}
             self._checkpoint(name, task, "sentence_classification_head")
+        task = {"_name": "maelm_sentences", "data": "x", "label_separator": ";"}
+        self._checkpoint("tagged", task, "sentence_classification_head")
         self._checkpoint("tagger", {"_name": "maelm_tagging", "data": "x", "window_overlap": 4}, "tagging_head")
         short = {"max_length": 64, "doc_stride": 16, "max_question_length": 16}
         self._checkpoint("reader", {"_name": "maelm_squad", "data": "x", **short}, "span_head")

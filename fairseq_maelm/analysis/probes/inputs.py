@@ -54,8 +54,11 @@ def _read_task(folder: Path, settings: ProbeSettings) -> Classification:
 
 
 def _labels(folder: Path, split: str) -> Any:
-    symbols = Dictionary.load(str(folder / "label" / "dict.txt")).nspecial
-    return np.array([int(row[0]) for row in MMapIndexedDataset(str(folder / "label" / split))]) - symbols
+    symbols = Dictionary.load(str(folder / "label" / "dict.txt"))
+    rows = [row[row != symbols.eos()].tolist() for row in MMapIndexedDataset(str(folder / "label" / split))]
+    if any(len(row) != 1 for row in rows):
+        raise ValueError(f"{folder} has rows with none or several labels, but a probe predicts exactly one")
+    return np.array(rows)[:, 0] - symbols.nspecial
 
 
 def _texts(folder: Path, split: str, chosen: Any | None = None) -> list[list[str]]:

@@ -74,7 +74,7 @@ class Prompt:
         """The labels in the order of the classes."""
         return list(self.label_words)
 
-    def target(self, label: str | None, place: str) -> float:
+    def target(self, label: Any, place: str) -> float:
         """Convert a label to its class index or, for regression, its number; ``place`` is for error messages."""
         if label is None:
             raise ValueError(f"{place} has no label")

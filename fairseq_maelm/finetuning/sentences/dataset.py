@@ -35,6 +35,7 @@ class SentencesDataset(BatchDataset):
         limit: maximum number of tokens, special tokens included; the longer sentence of a pair is cut first.
         seed: random seed of the example order.
         training: whether the order changes in every epoch.
+        multi_label: whether an example has a set of labels.
 
     Attributes:
         cut: number of examples that are cut.
@@ -49,6 +50,7 @@ class SentencesDataset(BatchDataset):
         limit: int,
         seed: int,
         training: bool,
+        multi_label: bool = False,
     ) -> None:
         names = [name for name in ("input0", "input1") if (folder / name / f"{split}.idx").is_file()]
         if not names:
@@ -62,14 +64,14 @@ class SentencesDataset(BatchDataset):
         self.cut = int((lengths > limit).sum())
         self.dictionary, self.limit = dictionary, limit
         self._sentences = [MMapIndexedDataset(str(folder / name / split)) for name in names]
-        self._targets = load_targets(folder / "label" / split, labels)
+        self._targets = load_targets(folder / "label" / split, labels, multi_label)
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of examples <int64>[B].
 
         Returns:
             ``whole_sequences``, each ``<s> a </s>`` or ``<s> a </s> </s> b </s>``; and, if the split has labels,
-            ``target``: class indices <int64>[B] or numbers <float32>[B].
+            ``target``: class indices <int64>[B], sets <bool>[B, classes] or numbers <float32>[B].
         """
         lengths = self.sizes[indices].astype(np.int64)
         sequences = [self._tokens(int(index)) for index in indices]
@@ -83,13 +85,24 @@ class SentencesDataset(BatchDataset):
         return join_sentences(sentences, self.dictionary.bos(), self.limit)
 
 
-def load_targets(prefix: Path, labels: Dictionary | None) -> np.ndarray | None:
-    """Return class indices <int64>[examples] or numbers <float32>[examples]; None for a split without labels."""
+def load_targets(prefix: Path, labels: Dictionary | None, multi_label: bool = False) -> np.ndarray | None:
+    """Return class indices <int64>[examples], numbers <float32>[examples] or sets <bool>[examples, classes].
+
+    The targets are sets if ``multi_label``, and None for a split without labels.
+    """
     if labels is None:
         numbers = prefix.with_name(f"{prefix.name}.label")
         return np.loadtxt(numbers, dtype=np.float32, ndmin=1) if numbers.is_file() else None
     if not prefix.with_name(f"{prefix.name}.idx").is_file():
         return None
     read_index(str(prefix))
-    stored: list[int] = [int(tokens[0]) for tokens in MMapIndexedDataset(str(prefix))]
-    return np.array(stored, dtype=np.int64) - labels.nspecial
+    if multi_label:
+        rows = MMapIndexedDataset(str(prefix))
+        found = np.zeros((len(rows), len(labels) - labels.nspecial), dtype=np.bool_)
+        for place, classes in enumerate(rows):
+            found[place, classes[:-1].numpy() - labels.nspecial] = True
+        return found
+    stored = [tokens[tokens != labels.eos()].tolist() for tokens in MMapIndexedDataset(str(prefix))]
+    if any(len(row) != 1 for row in stored):
+        raise ValueError(f"{prefix}.idx has rows with none or several labels, but here each row needs exactly one")
+    return np.array(stored, dtype=np.int64)[:, 0] - labels.nspecial

@@ -46,14 +46,8 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     labels = None if regression else class_names(hub.task.label_dictionary)
     _check_head(args, hub, 1 if labels is None else len(labels))
     check_labels(args, labels)
-    positive = positive_of(hub.config, labels or [])
-
-    def target(label: str, place: str) -> float:
-        if not _can_be_label(label, labels):
-            raise ValueError(f"{place} has the label {label!r}, which the checkpoint does not know")
-        return float(label) if labels is None else labels.index(label)
-
-    measure = Measure(metric_names(regression, positive), positive, target)
+    measure = _measure_of(hub, labels)
+    separator = measure.separator
     if args.input.is_dir():
         for field in dataclasses.fields(ColumnsWithId):
             if getattr(args, field.name) is not None:
@@ -64,16 +58,30 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         _refuse_texts(args, hub, 1 + (args.input / "input1").is_dir())
         outputs, targets = score_split(hub, args.split, args.batch_size)
         outputs = outputs[:, 0] if labels is None else outputs
-        text = _text_of_split(args, outputs, labels)
+        text = _text_of_split(args, outputs, labels, separator)
         return Predicted(text, None) if targets is None else measured(text, outputs, targets, labels, measure)
 
     def run(texts: list[tuple[str, ...]]) -> Tensor:
         outputs = score_texts(hub, texts, HEAD, args.batch_size, progress="rows")
         return outputs if labels is not None else outputs[:, 0] * (getattr(hub.task.cfg, "scale", None) or 1.0)
 
-    examples = read_rows(args, labels)
+    examples = read_rows(args, labels, separator)
     _refuse_texts(args, hub, len(examples[0].texts))
     return predict_rows(examples, run, labels, measure)
+
+
+def _measure_of(hub: MaelmHubInterface, labels: list[str] | None) -> Measure:
+    positive, separator = positive_of(hub.config, labels or []), getattr(hub.task, "label_separator", None)
+
+    def target(label: Any, place: str) -> Any:
+        for name in [label] if separator is None else label:
+            if not _can_be_label(name, labels):
+                raise ValueError(f"{place} has the label {name!r}, which the checkpoint does not know")
+        if separator is not None:
+            return [name in label for name in labels or ()]
+        return float(label) if labels is None else labels.index(label)
+
+    return Measure(metric_names(labels is None, positive, separator is not None), positive, target, separator)
 
 
 def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int) -> None:
@@ -120,12 +128,12 @@ def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) 
     raise UsageError(f"{args.checkpoint} was fine-tuned on {known}, but {args.input} has {read}: {remedy}")
 
 
-def _text_of_split(args: argparse.Namespace, outputs: Tensor, labels: list[str] | None) -> str:
+def _text_of_split(args: argparse.Namespace, outputs: Tensor, labels: list[str] | None, separator: str | None) -> str:
     manifest = args.input / MANIFEST_FILE
     glue = read_json(manifest) if manifest.is_file() else {}
-    cells = prediction_cells(outputs, labels)
+    cells = prediction_cells(outputs, labels, separator)
     if glue.get("kind") != "glue":
-        return table_text([prediction_header(labels), *cells])
+        return table_text([prediction_header(labels, separator=separator), *cells])
     ids = (args.input / INDEX_FOLDER / f"{args.split}.txt").read_text(encoding="ascii").split()
     if labels is None:
         highest = glue["scale"]
@@ -139,8 +147,8 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     """Run a model over a prepared split.
 
     Returns:
-        outputs <float64>[n, outputs] in the order of the file; and targets (class indices <int64>[n] or numbers
-        <float32>[n]), or None for a split without labels.
+        outputs <float64>[n, outputs] in the order of the file; and targets (class indices <int64>[n], sets
+        <bool>[n, classes] or numbers <float32>[n]), or None for a split without labels.
     """
     hub.task.load_dataset(split)
     dataset = hub.task.datasets[split]
@@ -154,8 +162,10 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
 
     def run(sample: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         scores, _ = hub.model(sample["net_input"]["src_tokens"], features_only=True, classification_head_name=HEAD)
-        targets = sample["target"].view(-1).cpu().numpy() if "target" in sample else itertools.repeat(None)
-        return zip(scores.double().cpu(), targets)
+        if "target" not in sample:
+            return zip(scores.double().cpu(), itertools.repeat(None))
+        # One row or number for each example: fairseq's own task has targets [B, 1].
+        return zip(scores.double().cpu(), sample["target"].view(len(scores), -1).squeeze(-1).cpu().numpy())
 
     results = predict(
         hub.model,
@@ -169,25 +179,28 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     return torch.stack(outputs), None if targets[0] is None else np.array(targets)
 
 
-def read_rows(args: argparse.Namespace, labels: list[str] | None) -> list[Example]:
+def read_rows(args: argparse.Namespace, labels: list[str] | None, separator: str | None = None) -> list[Example]:
     """Read a table's rows; without --text, the last column is read as labels if all its cells are valid labels."""
     columns = settings_of(ColumnsWithId, args)
     if columns.text is not None:
-        return list(read_table(args.input, columns, 1, complete=bool))
+        return list(read_table(args.input, columns, 1, complete=bool, label_separator=separator))
     rows = list(table_rows(args.input, columns.delimiter))
     if rows:
         refuse_header(*rows[0])
     width = len(rows[0][1]) if rows else 0
     last = [] if width < 2 or isinstance(rows[0][1], dict) else [row[-1].strip() for _, row in rows]
-    unknown = [number for number, cell in enumerate(last) if not cell or not _can_be_label(cell, labels)]
+    cells = [[cell] if separator is None else [*filter(None, map(str.strip, cell.split(separator)))] for cell in last]
+    unknown = [number for number, names in enumerate(cells) if not all(_can_be_label(name, labels) for name in names)]
     if unknown == [0] and last[0] and len(rows) > 1:
         refuse_header(*rows[0], certain=True)
-    return list(read_table(args.input, columns, width if unknown else 1, complete=bool, rows=rows))
+    # All sets may be empty: that is a column of texts or of nothing.
+    texts = width if unknown or not any(map(any, cells)) else 1
+    return list(read_table(args.input, columns, texts, complete=bool, rows=rows, label_separator=separator))
 
 
-def _can_be_label(text: str | None, labels: list[str] | None) -> bool:
-    if text is None or labels is not None:
-        return text is None or text in (labels or ())
+def _can_be_label(text: str, labels: list[str] | None) -> bool:
+    if labels is not None:
+        return text in labels
     try:
         return math.isfinite(float(text))
     except ValueError:

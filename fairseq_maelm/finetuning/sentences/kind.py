@@ -16,6 +16,8 @@ from fairseq_maelm.training.options import names_in
 def _recipe(folder: Path, manifest: Mapping[str, Any]) -> str | None:
     if manifest.get("task") in names_in(RECIPES):
         return str(manifest["task"])
+    if "label_separator" in manifest:
+        return "sentences_multilabel"
     if (folder / "input0" / "train.idx").is_file():
         return "sentences" if (folder / "label" / DICTIONARY_FILE).is_file() else "sentences_regression"
     return None

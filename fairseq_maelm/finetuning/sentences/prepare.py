@@ -1,6 +1,6 @@
 """Prepare the folder of a sentence task from tables of texts and labels.
 
-fairseq's own task sentence_prediction can read this folder too:
+fairseq's own task sentence_prediction can read this folder too, unless rows have several labels:
 
 FOLDER/input0/{train,valid,...}.{bin,idx}  dict.txt  sentencepiece.bpe.model
 FOLDER/input1/...                                     the second sentences of pairs
@@ -40,7 +40,7 @@ from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, TextEncoder
 logger = logging.getLogger(__name__)
 
 INDEX_FOLDER = "index"
-_NO_LABEL = (None, "-1")
+_NO_LABEL = (None, "-1", ("-1",))
 
 # Maximum number of labels to name in a message.
 _SHOWN = 20
@@ -53,8 +53,9 @@ def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path
     chosen = dataclasses.asdict(settings)
     for name in ("train", "valid", "test", *(() if settings.valid is None else ("valid_fraction", "seed"))):
         del chosen[name]
-    if not settings.skip_invalid:
-        del chosen["skip_invalid"]  # folders without the option keep their settings
+    for name in ("skip_invalid", "label_separator"):
+        if not chosen[name]:
+            del chosen[name]  # folders without the option keep their settings
     write = functools.partial(_write, settings)
     return prepare_task_folder(output, "sentences", chosen, settings.tables, vocabulary, write, "input0")
 
@@ -63,23 +64,20 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
     """Write all files, and return facts for the manifest."""
     invalid: list[str] = []
     skipped = invalid if settings.skip_invalid else None
-    train = list(read_table(settings.train, settings, invalid=skipped))
-    if train[0].label is None:
-        raise CorpusError(f"{settings.train} has no labels: name their column with --label")
-    found, texts = [str(example.label) for example in train], len(train[0].texts)
-    labels = None if settings.regression else _labels_of(settings, train[0], Counter(found))
+    train, separator = _read_train(settings, skipped)
+    texts = len(train[0].texts)
+    labels = None if settings.regression else _labels_of(settings, train, separator)
     if labels is None:
         train = _kept(settings, "train", train, texts, labels, skipped)
     tables = {
-        split: (path, _read_split(settings, split, texts, labels, skipped))
+        split: (path, _read_split(settings, split, texts, labels, skipped, separator))
         for split, path in settings.tables.items()
         if split != "train"
     }
     log_invalid(invalid)
     if settings.valid is None:
-        held_out = draw(
-            [""] * len(train) if settings.regression else found, settings.valid_fraction or 0.0, settings.seed or 0
-        )
+        strata = ["" if settings.regression else "\n".join(names_of(each)) for each in train]
+        held_out = draw(strata, settings.valid_fraction or 0.0, settings.seed or 0)
         if not 0 < len(held_out) < len(train):
             raise CorpusError(
                 f"--valid-fraction {settings.valid_fraction} holds out {len(held_out)} of the {len(train)} examples "
@@ -94,21 +92,45 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
         facts["splits"]["valid"]["held_out_of"] = "train"
     if settings.skip_invalid:
         facts["invalid_rows"] = len(invalid)
+    if separator is not None:
+        facts["label_separator"] = separator
     return facts
 
 
+def _read_train(settings: SentenceSettings, invalid: list[str] | None) -> tuple[list[Example], str | None]:
+    """Read the training table; return its rows and, if they have sets of labels, the labels' separator."""
+    given = None if settings.regression else settings.label_separator or ""
+    rows = list(read_table(settings.train, settings, invalid=invalid, label_separator=given))
+    if rows[0].label is None:
+        raise CorpusError(f"{settings.train} has no labels: name their column with --label")
+    if not any(isinstance(each.label, tuple) for each in rows):
+        return rows, None
+    if given and not any(len(names_of(each)) > 1 for each in rows) and any(map(names_of, rows)):
+        raise CorpusError(
+            f"{settings.train}: no row has two labels with {given!r} between them: give the character that separates "
+            "labels, or omit --label-separator if a row has one label"
+        )
+    return [each._replace(label=names_of(each)) for each in rows], given or ";"
+
+
 def _read_split(
-    settings: SentenceSettings, split: str, texts: int, labels: Dictionary | None, invalid: list[str] | None
+    settings: SentenceSettings,
+    split: str,
+    texts: int,
+    labels: Dictionary | None,
+    invalid: list[str] | None,
+    separator: str | None,
 ) -> list[Example]:
     """Read the rows of the validation or test table; in a test table, labels that are empty or -1 are none."""
     is_test = split == "test"
     path = settings.tables[split]
-    rows = list(read_table(path, settings, texts, label_optional=is_test, invalid=invalid))
+    rows = list(read_table(path, settings, texts, label_optional=is_test, invalid=invalid, label_separator=separator))
     # -1 may be a number to predict, unless it is every row's.
     if is_test and (("-1" not in labels) if labels is not None else all(each.label in _NO_LABEL for each in rows)):
         rows = [each._replace(label=None) if each.label in _NO_LABEL else each for each in rows]
-    if all(each.label is None for each in rows):
-        return rows
+    # An empty set of labels may be the right one, unless it is every row's.
+    if all(each.label is None for each in rows) or (is_test and not any(map(names_of, rows))):
+        return [each._replace(label=None) for each in rows]
     return _kept(settings, split, rows, texts, labels, invalid)
 
 
@@ -169,8 +191,6 @@ def write_task(
     if labels is not None:
         labels.save(str(folder / "label" / DICTIONARY_FILE))
         names = labels.symbols[labels.nspecial :]
-        if doubt := numbers_as_classes(names):
-            logger.warning("%s", doubt)
     return {"labels": names, "scale": scale, "texts": texts, "splits": splits}
 
 
@@ -185,7 +205,7 @@ def _write_split(
     """Tokenize and store the examples of a split and their ids, and return facts for the manifest."""
     cut: list[bool] = []
 
-    def rows() -> Iterator[tuple[Sequence[NDArray[np.unsignedinteger]], str | None]]:
+    def rows() -> Iterator[tuple[Sequence[NDArray[np.unsignedinteger]], str | tuple[str, ...] | None]]:
         for example, tokens in _encoded(examples, encoder, split):
             if max_length is not None:
                 tokens, shortened = truncate(tokens, max_length)
@@ -196,7 +216,7 @@ def _write_split(
     if ids := [example.id for example in examples if example.id is not None]:
         (folder / INDEX_FOLDER).mkdir(exist_ok=True)
         (folder / INDEX_FOLDER / f"{split}.txt").write_text("".join(f"{each}\n" for each in ids), encoding="ascii")
-    counts = Counter(str(example.label) for example in examples if example.label is not None and labels is not None)
+    counts = Counter(name for example in examples if labels is not None for name in names_of(example))
     return {
         "examples": len(examples),
         **({"labels": dict(sorted(counts.items()))} if counts else {}),
@@ -218,7 +238,7 @@ def _encoded(
 def write_split(
     folder: Path,
     split: str,
-    rows: Iterable[tuple[Sequence[NDArray[np.unsignedinteger]], str | None]],
+    rows: Iterable[tuple[Sequence[NDArray[np.unsignedinteger]], str | tuple[str, ...] | None]],
     dictionary_size: int,
     labels: Dictionary | None,
 ) -> None:
@@ -228,7 +248,7 @@ def write_split(
         folder: the task's folder.
         split: "train", "valid" or "test", possibly followed by a number.
         rows: for each example, one or two texts <uint16 or uint32>[tokens] with </s> at the end; and the label as a
-            string (a class or a number), or None in a split without labels.
+            string (a class or a number), the tuple of its classes, or None in a split without labels.
         dictionary_size: number of symbols without <mask>; determines the integer type of stored tokens.
         labels: the classes; None for numbers.
     """
@@ -237,9 +257,10 @@ def write_split(
     for texts, label in rows:
         items = {f"input{number}": torch.from_numpy(tokens.astype("int64")) for number, tokens in enumerate(texts)}
         if label is not None and labels is not None:
-            items["label"] = torch.tensor([labels.index(label), labels.eos()])
+            classes = (label,) if isinstance(label, str) else label
+            items["label"] = torch.tensor([*map(labels.index, classes), labels.eos()])
         elif label is not None:
-            numbers.append(label)
+            numbers.append(str(label))
         for name, item in items.items():
             if name not in builders:
                 (folder / name).mkdir(exist_ok=True)
@@ -268,10 +289,21 @@ def label_dictionary(labels: Iterable[str]) -> Dictionary:
     return dictionary
 
 
-def _labels_of(settings: Any, first: Example, counts: Mapping[str, int]) -> Dictionary:
+def names_of(example: Example) -> tuple[str, ...]:
+    """Return the labels of an example with any number of them, or with one or none."""
+    label = example.label
+    return label if isinstance(label, tuple) else () if label is None else (label,)
+
+
+def _labels_of(settings: Any, rows: Sequence[Example], separator: str | None) -> Dictionary:
+    counts, first = Counter(name for each in rows for name in names_of(each)), rows[0]
     if len(counts) < 2:
         raise CorpusError(f"{settings.train} has {len(counts)} different labels: classification needs at least two")
-    reason = None if settings.named else header_reason(first.texts, str(first.label), counts)
+    if separator is not None and (joined := [name for name in counts if separator in name]):
+        raise CorpusError(f"the label {joined[0]!r} has the separator of labels: give another by --label-separator")
+    if separator is None and (doubt := numbers_as_classes([*counts])):
+        logger.warning("%s", doubt)
+    reason = None if settings.named else header_reason(first.texts, (separator or "").join(names_of(first)), counts)
     if reason:
         raise CorpusError(
             f"{first.place} looks like a header: {reason}. Name the columns with --text and --label, remove the line, "
@@ -299,7 +331,7 @@ def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
 
 def _stored_label(
     example: Example, split: str, texts: int, labels: Dictionary | None, scale: float | None, train: Path
-) -> str | None:
+) -> str | tuple[str, ...] | None:
     """Check an example and return the label to store."""
     place, label = example.place, example.label
     if len(example.texts) != texts:
@@ -310,15 +342,15 @@ def _stored_label(
             raise CorpusError(f"{place} has no label: only --test may lack labels")
         return None
     if labels is not None:
-        if label not in labels:
+        if unknown := [name for name in names_of(example) if name not in labels]:
             known = ", ".join(map(repr, class_names(labels)[:_SHOWN]))
             raise CorpusError(
-                f"{place} has the label {label!r}, but the training labels are {known}: correct this label, remove "
-                f"the row, or add examples with this label to {train}"
+                f"{place} has the label {unknown[0]!r}, but the training labels are {known}: correct this label, "
+                f"remove the row, or add examples with this label to {train}"
             )
         return label
     try:
-        number = float(label)
+        number = float(str(label))
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) if scale is None else 0.0 <= number <= scale):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_maelm.corpus.tables import Columns
+from fairseq_maelm.corpus.tables import Columns, delimiter
 from fairseq_maelm.options import UsageError, existing_path, option
 
 # Number of tokens of the shortest pair of texts, special tokens included.
@@ -26,6 +26,11 @@ class SentenceSettings(Columns):
         "at the first",
     )  # fmt: skip
     regression: bool = option(False, help="treat the labels as numbers")
+    label_separator: str | None = option(
+        None, help="character between the labels of a row, such as ';', for rows with any number of labels: an empty "
+        "cell means none (lists in JSON need no separator)",
+        metavar="CHARACTER", type=delimiter,
+    )  # fmt: skip
     valid_fraction: float | None = option(
         None, help="without --valid: fraction of the training examples to hold out for validation, the same for each "
         "label (default: 0.1)",
@@ -40,6 +45,8 @@ class SentenceSettings(Columns):
     )
 
     def __post_init__(self) -> None:
+        if self.regression and self.label_separator is not None:
+            raise UsageError("--label-separator is for classes, and --regression for numbers: omit one of them")
         for name, default in (("valid_fraction", 0.1), ("seed", 1)):
             given = getattr(self, name)
             if given is not None and self.valid is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
@@ -46,11 +47,17 @@ class SentencesTaskConfig(EncoderTaskConfig):
     scale: Optional[float] = option(
         None, help="divisor of the numbers in the data, by which predictions are multiplied (default: that of the data)"
     )
+    label_separator: Optional[str] = option(
+        None, help="character between labels, if an example has any number of them (default: that of the data)"
+    )
 
 
 @register_task("maelm_sentences", dataclass=SentencesTaskConfig)
 class SentencesTask(EncoderTask):
-    """Classification or, if ``label_dictionary`` is None, regression of single sentences or sentence pairs."""
+    """Classification or, if ``label_dictionary`` is None, regression of single sentences or sentence pairs.
+
+    With a ``label_separator``, an example has any number of labels.
+    """
 
     name = "maelm_sentences"
     setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), LABELS)
@@ -61,6 +68,7 @@ class SentencesTask(EncoderTask):
         if cfg.tokens_per_sample is not None and cfg.tokens_per_sample < 6:
             raise ValueError(f"--tokens-per-sample must be at least 6, not {cfg.tokens_per_sample}")
         self.label_dictionary = label_dictionary
+        self.label_separator: str | None = getattr(cfg, "label_separator", None)
 
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SentencesTask":
@@ -75,6 +83,7 @@ class SentencesTask(EncoderTask):
                 # Predictions truncate examples as training and preparation do.
                 tokens_per_sample=min((length for length in lengths if length is not None), default=None),
                 scale=prepared.get("scale"),
+                label_separator=prepared.get("label_separator"),
             )
         labels = Path(cfg.data) / LABELS
         dictionary = load_dictionary(str(Path(cfg.data) / "input0"))
@@ -92,7 +101,8 @@ class SentencesTask(EncoderTask):
         """Open a split."""
         folder, limit = Path(self.cfg.data), self.longest
         dictionaries = self.dictionary, self.label_dictionary
-        dataset = SentencesDataset(folder, split, *dictionaries, limit, self.cfg.seed, training)
+        multi_label = self.label_separator is not None
+        dataset = SentencesDataset(folder, split, *dictionaries, limit, self.cfg.seed, training, multi_label)
         logger.info("%s: %s examples of up to %d tokens", split, f"{len(dataset):,}", dataset.sizes.max(initial=0))
         if dataset.cut:
             logger.warning(
@@ -108,6 +118,11 @@ def _balanced_weights(prefix: Path, labels: Dictionary) -> list[float]:
         raise ValueError(f"--class-weights balanced needs the labels {prefix}.idx: prepare the task with --train")
     counts = np.bincount(targets, minlength=len(class_names(labels)))
     return [len(targets) / (len(counts) * max(1, count)) for count in counts.tolist()]
+
+
+def _unpacked(output: dict[str, Any]) -> dict[str, Any]:
+    names, count = ("gold", "predicted") if "labels" in output else (), output.get("labels")
+    return {**output, **{name: np.unpackbits(output[name], axis=-1, count=count) for name in names}}
 
 
 @dataclass
@@ -127,37 +142,47 @@ class SentencesCriterionConfig(FairseqDataclass):
 
 @register_criterion("maelm_sentences", dataclass=SentencesCriterionConfig)
 class SentencesCriterion(FineTuningCriterion):
-    """Cross-entropy for classes, or squared error for numbers.
+    """Cross-entropy for classes, binary cross-entropy for sets of labels, or squared error for numbers.
 
     Logged for classes: ``loss`` (bits per example) and ``accuracy``; on a whole validation set also ``mcc`` and, if one
     of two labels is positive, ``f1``. Logged for numbers: ``loss`` (mean squared error); on a whole validation set also
-    ``pearson`` and ``spearman``. All but ``loss`` are in percent.
+    ``pearson`` and ``spearman``. Logged for sets: ``loss`` (bits per label of the data, so that gradients are those of
+    the mean over examples and labels, as in transformers); on a whole validation set also ``micro_f1``, ``macro_f1``
+    and ``subset_accuracy``. All but ``loss`` are in percent.
     """
 
     def __init__(self, cfg: SentencesCriterionConfig, task: Any) -> None:
         super().__init__(task)
         self.regression = task.label_dictionary is None
+        self.multi_label = getattr(task, "label_separator", None) is not None
         labels = [] if self.regression else class_names(task.label_dictionary)
         wanted = cfg.positive_label
-        if wanted and (len(labels) != 2 or wanted not in labels):
+        if wanted and (len(labels) != 2 or wanted not in labels or self.multi_label):
             raise ValueError(
                 f"--positive-label {wanted} must be one of two labels, but the data have {', '.join(labels)}"
+                f"{', any number of them in a row' * self.multi_label}"
             )
         self.positive = labels.index(wanted) if wanted else positive_class(labels)
         # Not a buffer, which half precision would round.
         self.class_weights: list[float] | None = None
         if str(cfg.class_weights) == "balanced":
-            if self.regression:
-                raise ValueError("--class-weights balanced is for classes, but the data have numbers: omit it")
+            if self.regression or self.multi_label:
+                have = "numbers" if self.regression else "rows with any number of labels"
+                raise ValueError(f"--class-weights balanced is for classes, but the data have {have}: omit it")
             self.class_weights = _balanced_weights(
                 Path(task.cfg.data) / "label" / task.cfg.train_subset, task.label_dictionary
             )
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the summed loss of B examples (nats or squared errors), the sample size B, and the values to log."""
+        """Return the summed loss of B examples (nats or squared errors), the number of terms, and the values to log.
+
+        There is a term for each example, or for each label of the data in each example.
+        """
         if "target" not in sample:
             raise ValueError("this split has no labels to validate on: use `maelm predict`")
         scores, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)
+        if self.multi_label:
+            return self._multi_label_result(sample, scores.float(), model.training)
         target, scores = sample["target"].view(-1), scores.float()
         correct, rows = None, {}
         if self.regression:
@@ -175,11 +200,24 @@ class SentencesCriterion(FineTuningCriterion):
             rows = {"positive": self.positive, **example_rows(sample, target, predictions)}
         return self.result(sample, loss, len(target), correct, squares=self.regression, **rows)
 
+    def _multi_label_result(
+        self, sample: dict[str, Any], scores: Tensor, training: bool
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        target = sample["target"]
+        loss = F.binary_cross_entropy_with_logits(scores, target.float(), reduction="sum")
+        if training:
+            return self.result(sample, loss, target.numel())
+        # Eight labels in a byte, because fairseq limits the size of logging outputs.
+        packed = (torch.from_numpy(np.packbits(each.cpu().numpy(), axis=-1)) for each in (target, scores >= 0))
+        rows: dict[str, Any] = {"labels": target.shape[-1], **example_rows(sample, *packed)}
+        return self.result(sample, loss, target.numel(), **rows)
+
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Log the loss of all batches and ranks, and the metrics of a whole validation set."""
         super().reduce_metrics(logging_outputs)
         validated = [output for output in logging_outputs if "ids" in output]
         if validated:
-            positive = validated[0]["positive"]
-            log_predictions(validated, metric_names(validated[0]["squares"], positive), positive)
+            first, positive = validated[0], validated[0].get("positive")
+            names = metric_names(first.get("squares", False), positive, "labels" in first)
+            log_predictions(map(_unpacked, validated), names, positive)

@@ -73,10 +73,11 @@ def _label_settings(target: Target) -> dict[str, Any]:
         return {}
     names = dict(enumerate(target.labels))
     regresses = target.architecture == "sequence-classification" and len(names) == 1
+    problem = "regression" if regresses else "multi_label_classification" if target.multi_label else None
     return {
         "id2label": {str(number): label for number, label in names.items()},
         "label2id": {label: number for number, label in names.items()},
-        **({"problem_type": "regression"} if regresses else {}),
+        **({"problem_type": problem} if problem else {}),
     }
 
 

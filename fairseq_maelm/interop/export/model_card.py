@@ -44,6 +44,7 @@ _USE = {
         "start, end = (logits[0].argmax() for logits in model(**batch).to_tuple()[:2])",
     ),
 }
+_MULTI_LABEL = "labels = [model.config.id2label[int(i)] for i in (model(**batch).logits[0] >= 0).nonzero()]"
 # The options in the table of hyper-parameters, by section of the checkpoint's configuration.
 HYPER_PARAMETERS = {
     "task": "tokens_per_sample max_positions sample_break_mode mask_prob mask_prob_end leave_unmasked_prob "
@@ -178,6 +179,7 @@ def _source_section(kept: SourceFiles, facts: Mapping[str, Any]) -> str:
 def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
     """Return a Python example that opens the folder and runs the model."""
     _, text, result = _USE[target.architecture]
+    result = _MULTI_LABEL if target.multi_label else result
     text = text.format(mask=source.mask_text)
     remote = ", trust_remote_code=True" if target.format in MODEL_CODE else ""
     lines = [

@@ -33,6 +33,7 @@ class Target:
     head: str | None = None  # name of the fine-tuned head
     labels: tuple[str, ...] | None = None  # names of the head's outputs
     kept: SourceFiles | None = None  # files and ids of the imported source, if the folder gets the same
+    multi_label: bool = False  # whether a text has any number of labels
 
     @property
     def class_name(self) -> str:
@@ -201,7 +202,8 @@ def _target(source: LoadedCheckpoint, form: str, architecture: str, head: str | 
     if labels is None and own is not None:
         return Target(form, architecture, name, own)
     usual = [folder / _LABEL_FILES[architecture] for folder in (source.data, source.checkpoint.path.parent)]
-    return Target(form, architecture, name, _labels(usual, outputs, labels))
+    multi_label = source.checkpoint.config.task.get("label_separator") is not None
+    return Target(form, architecture, name, _labels(usual, outputs, labels), multi_label=multi_label)
 
 
 def labels_of(config: dict[str, Any], outputs: int) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ def test_every_text_option_of_a_task_is_a_path_or_not() -> None:
         for field in dataclasses.fields(TASK_DATACLASS_REGISTRY[task])
         if field.type in (str, Optional[str]) and not field.name.startswith("_")  # noqa: UP045
     }
-    others = {"prompt", "train_subset", "classification_head_name", "shorten_data_split_list"}
+    others = {"prompt", "train_subset", "classification_head_name", "shorten_data_split_list", "label_separator"}
     assert texts == {*complete_folder.PATHS, *others}
 
 

@@ -1,0 +1,129 @@
+"""Rows with any number of labels: reading, metrics next to scikit-learn's, and the loss as a mean over labels."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import Dictionary
+from finetuning.sentences.test_criterion import outputs, task_of
+from finetuning.sentences.test_inference import given
+from sklearn import metrics as sklearn_metrics
+from support import logged_metrics
+
+from fairseq_maelm.corpus.tables import Columns, read_table
+from fairseq_maelm.finetuning.dataset_metrics import OF_SETS, compute_metrics
+from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
+from fairseq_maelm.finetuning.sentences.dataset import load_targets
+from fairseq_maelm.finetuning.sentences.inference import read_rows
+from fairseq_maelm.finetuning.sentences.prepare import prepare_sentences
+from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
+from fairseq_maelm.finetuning.sentences.task import SentencesCriterion, SentencesCriterionConfig
+
+TABLE = "text,tags\na house,b; a\na door,\na wall,a;\na roof,c\n"
+RECORDS = [{"t": "a house", "y": ["b", 3]}, {"t": "a door", "y": []}, {"t": "a wall", "y": ["3"]}]
+
+
+def criterion_of(*labels: str, **options: Any) -> SentencesCriterion:
+    task = task_of(labels)
+    task.label_separator = ";"
+    return SentencesCriterion(SentencesCriterionConfig(**options), task)
+
+
+def test_cells_and_lists_are_sets(tmp_path: Path) -> None:
+    table, records = tmp_path / "t.csv", tmp_path / "t.jsonl"
+    table.write_text(TABLE)
+    records.write_text("".join(f"{json.dumps(each)}\n" for each in RECORDS))
+    columns = Columns(text="text", label="tags")
+    found = [each.label for each in read_table(table, columns, label_separator=";")]
+    assert found == [("b", "a"), (), ("a",), ("c",)]
+    found = [each.label for each in read_table(records, Columns(text="t", label="y"), label_separator="")]
+    assert found == [("b", "3"), (), ("3",)]
+    with pytest.raises(ValueError, match="the field 'y' is .*, not text"):
+        list(read_table(records, Columns(text="t", label="y")))
+
+
+def test_the_folder_stores_sets_and_counts_labels(vocabulary: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TABLE)
+    (tmp_path / "hidden.csv").write_text("text,tags\na house,\na door,-1\n")
+    settings = SentenceSettings(
+        text="text", label="tags", label_separator=";", train=tmp_path / "t.csv", valid=tmp_path / "t.csv",
+        test=tmp_path / "hidden.csv",
+    )  # fmt: skip
+    manifest = prepare_sentences(settings, vocabulary, tmp_path / "task")
+    assert (manifest["labels"], manifest["label_separator"]) == (["a", "b", "c"], ";")
+    assert manifest["splits"]["train"] == {"examples": 4, "labels": {"a": 2, "b": 1, "c": 1}}
+    assert manifest["splits"]["test"] == {"examples": 2}
+    labels = Dictionary.load(str(tmp_path / "task" / "label" / "dict.txt"))
+    targets = load_targets(tmp_path / "task" / "label" / "train", labels, multi_label=True)
+    assert targets.tolist() == [[True, True, False], [False] * 3, [True, False, False], [False, False, True]]
+    records = tmp_path / "t.jsonl"
+    records.write_text("".join(f"{json.dumps(each)}\n" for each in [*RECORDS, {"t": "a roof", "y": "b"}]))
+    settings = SentenceSettings(text="t", label="y", train=records, valid=records)
+    manifest = prepare_sentences(settings, vocabulary, tmp_path / "lists")
+    assert manifest["splits"]["valid"] == {"examples": 4, "labels": {"3": 2, "b": 2}}
+    assert manifest["label_separator"] == ";" and "label_separator" not in manifest["settings"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_metrics_are_scikit_learns(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    gold, predicted = generator.random((2, 30, 5)) < 0.2 * seed
+    gold[:, 4] = predicted[:, 4] = False  # a label that does not occur
+    f1 = [sklearn_metrics.f1_score(gold, predicted, average=each, zero_division=0) for each in ("micro", "macro")]
+    expected = [*f1, sklearn_metrics.accuracy_score(gold, predicted)]
+    assert [*compute_metrics(OF_SETS, gold, predicted).values()] == pytest.approx([100 * each for each in expected])
+
+
+def test_loss_and_metrics_of_validation_do_not_depend_on_batches() -> None:
+    torch.manual_seed(0)
+    scores, targets = torch.randn(7, 11), torch.rand(7, 11) < 0.3
+    criterion = criterion_of(*"abcdefghijk")
+    batches = [[[0, 1, 2, 3, 4, 5, 6]]], [[[5, 0], [6]], [[1, 2, 3, 4]]]
+    for updates in batches:
+        found = logged_metrics(
+            SentencesCriterion.reduce_metrics, [outputs(criterion, scores, targets, update) for update in updates]
+        )
+        mean = torch.nn.functional.binary_cross_entropy_with_logits(scores, targets.float()).item()
+        assert found["loss"] == pytest.approx(mean / math.log(2), abs=1e-4)
+        expected = compute_metrics(OF_SETS, targets.numpy(), (scores >= 0).numpy())
+        assert {name: found[name] for name in OF_SETS} == pytest.approx(expected)
+    assert outputs(criterion, scores, targets, [[0, 1]], training=True)[0].keys().isdisjoint({"ids", "gold"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_weights": "balanced"}, "is for classes, but the data have rows with any number of labels: omit it"),
+        ({"positive_label": "a"}, "--positive-label a must be one of two labels, but the data have a, b, any number"),
+    ],
+)
+def test_options_for_one_label_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        criterion_of("a", "b", **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "texts", "labels"),
+    [
+        ("x\ta;b\ny\t\n", [("x",), ("y",)], [("a", "b"), ()]),
+        ("x\ta;b\ny\ta;c;a\n", [("x", "a;b"), ("y", "a;c;a")], [None, None]),
+        ("x\t\ny\t\n", [("x", ""), ("y", "")], [None, None]),
+    ],
+)
+def test_a_last_column_of_sets_is_found(text: str, texts: list[Any], labels: list[Any], tmp_path: Path) -> None:
+    rows = read_rows(given(tmp_path / "t.tsv", text), ["a", "b"], ";")
+    assert ([row.texts for row in rows], [row.label for row in rows]) == (texts, labels)
+
+
+def test_the_report_and_the_doubt() -> None:
+    report = report_on_classes([("a", "b"), ()], [("a",), ("c",)])
+    assert [line.split()[:4] for line in report.splitlines()[2:5]] == [
+        ["a", "1.000", "1.000", "1.000"], ["b", "0.000", "0.000", "0.000"], ["c", "0.000", "0.000", "0.000"],
+    ]  # fmt: skip
+    metrics = {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": 50.0}
+    assert "micro_f1 is 0.0, as for a model that has learned nothing" in str(doubt_about(metrics, [("a",), ()]))
+    assert doubt_about({"micro_f1": 1.0, "macro_f1": 1.0, "subset_accuracy": 50.0}, [("a",), ()]) is None
