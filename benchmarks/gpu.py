@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from fairseq_maelm.studies.options import sitting  # noqa: E402
+from fairseq_maelm.sweep.runner import sitting  # noqa: E402
 
 MOST_MINUTES = 8
 VOCABULARY, TOY_VOCABULARY = 32_768, 1000

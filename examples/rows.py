@@ -13,9 +13,9 @@ from typing import Any
 import study  # first, because it finds the package
 
 from fairseq_maelm.options import CommandParser, number
-from fairseq_maelm.studies.folder import data_fingerprint, study_folder
-from fairseq_maelm.studies.options import add_runner_arguments, runner_of, sitting
-from fairseq_maelm.studies.plan import Plan, Steps
+from fairseq_maelm.sweep.folder import data_fingerprint, study_folder
+from fairseq_maelm.sweep.plan import Plan, Steps
+from fairseq_maelm.sweep.runner import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.training.options import add_precision, machine_of
 
 # Of one machine, for pretraining.

@@ -20,7 +20,7 @@ from fairseq_maelm.finetuning.train_command import read_encoder
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.config import complete_config
 from fairseq_maelm.models.sizes import SIZES
-from fairseq_maelm.studies.log import best_validation, log_records
+from fairseq_maelm.sweep.log import best_validation, log_records
 from fairseq_maelm.training.options import USER_DIR, Machine, words_of
 
 # The paper's optimizer; saved and validated by updates alone, for an epoch of a small text is over in seconds.

@@ -20,9 +20,9 @@ import yaml
 from study import words_of
 
 from fairseq_maelm.files.optional_imports import import_pyplot
-from fairseq_maelm.studies.engine import read_json
-from fairseq_maelm.studies.folder import read_settings
-from fairseq_maelm.studies.tables import markdown_table
+from fairseq_maelm.sweep.folder import read_settings
+from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.tables import markdown_table
 
 _ANSWERS = ("exact", "answer_f1")
 PLACES = {"fine-tuning": lambda places: words_of(places["plan"]["fine-tuning"])}

@@ -20,10 +20,10 @@ import study
 from fairseq_maelm.files import conll
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.lines import numbered_lines
-from fairseq_maelm.studies.folder import FINISHED, Outcome, outcomes_of, read_settings
-from fairseq_maelm.studies.log import log_records, training_seconds
-from fairseq_maelm.studies.plan import import_file
-from fairseq_maelm.studies.tables import markdown_table, mean_and_interval, with_interval
+from fairseq_maelm.sweep.folder import FINISHED, Outcome, outcomes_of, read_settings
+from fairseq_maelm.sweep.log import log_records, training_seconds
+from fairseq_maelm.sweep.plan import import_file
+from fairseq_maelm.sweep.tables import markdown_table, mean_and_interval, with_interval
 
 _domain_study = import_file(Path(__file__).with_name("table.py"))
 score, tidy = _domain_study.score, _domain_study.tidy

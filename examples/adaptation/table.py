@@ -11,9 +11,9 @@ from sklearn.metrics import accuracy_score, f1_score
 from study import last_json
 
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.studies.engine import is_finished
-from fairseq_maelm.studies.folder import FINISHED, outcomes_of, read_settings
-from fairseq_maelm.studies.tables import markdown_table, with_interval
+from fairseq_maelm.sweep.folder import FINISHED, outcomes_of, read_settings
+from fairseq_maelm.sweep.jobs import is_finished
+from fairseq_maelm.sweep.tables import markdown_table, with_interval
 
 # In the order of the table's columns; the last one is compared with the others.
 ROWS = ("before", "control", "dropped", "half", "after")

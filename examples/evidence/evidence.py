@@ -24,11 +24,11 @@ from records import PRETRAINING, Records, correct, course, numbers
 
 from fairseq_maelm.files.atomic import parse_json, write_json
 from fairseq_maelm.options import CommandParser, existing_path, named
-from fairseq_maelm.studies.engine import Job, is_finished, read_json
-from fairseq_maelm.studies.folder import study_folder
-from fairseq_maelm.studies.log import log_records
-from fairseq_maelm.studies.options import Runner, add_runner_arguments, runner_of, sitting
-from fairseq_maelm.studies.plan import Places, Steps
+from fairseq_maelm.sweep.folder import study_folder
+from fairseq_maelm.sweep.jobs import Job, is_finished, read_json
+from fairseq_maelm.sweep.log import log_records
+from fairseq_maelm.sweep.plan import Places, Steps
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
 from fairseq_maelm.training.options import add_precision, machine_of, words_of
 
 HERE = Path(__file__).resolve().parent

@@ -12,7 +12,7 @@ from summary import LOSS, PRIMARY, best_random
 
 from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.files.optional_imports import import_pyplot
-from fairseq_maelm.studies.tables import markdown_table, with_interval
+from fairseq_maelm.sweep.tables import markdown_table, with_interval
 
 _STYLE = (
     "body{font-family:sans-serif;max-width:64em;margin:2em auto;padding:0 1em;line-height:1.4}"

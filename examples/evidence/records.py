@@ -12,8 +12,8 @@ import study
 from plan import Pretraining, folder_name
 
 from fairseq_maelm.files.atomic import parse_json, write_bytes
-from fairseq_maelm.studies.engine import is_finished, read_json
-from fairseq_maelm.studies.log import training_seconds
+from fairseq_maelm.sweep.jobs import is_finished, read_json
+from fairseq_maelm.sweep.log import training_seconds
 
 PRETRAINING = "pretraining"
 

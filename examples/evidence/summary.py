@@ -7,7 +7,7 @@ import numpy as np
 from plan import RANDOM, Plan, Pretraining
 from records import PRETRAINING, Records, correct_examples, fine_tunings
 
-from fairseq_maelm.studies.tables import mean_and_interval
+from fairseq_maelm.sweep.tables import mean_and_interval
 
 # In every table, before the tasks.
 LOSS, PRIMARY = "loss", "primary"

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Save the report in the sweep's folder, and print its table."""
-    from fairseq_maelm.studies.report import write_report  # takes a second
+    from fairseq_maelm.sweep.report import write_report  # takes a second
 
     sys.stdout.write(write_report(args.sweep, args.paper))
     logger.info("wrote %s, and runs.csv into the same folder", args.sweep / "report.md")

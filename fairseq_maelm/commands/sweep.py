@@ -9,9 +9,9 @@ from typing import Any
 
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
 from fairseq_maelm.options import add_output, existing_path, named, number
-from fairseq_maelm.studies.folder import study_folder
-from fairseq_maelm.studies.log import is_divergence
-from fairseq_maelm.studies.options import add_runner_arguments, refuse, runner_of, without_result
+from fairseq_maelm.sweep.folder import study_folder
+from fairseq_maelm.sweep.log import is_divergence
+from fairseq_maelm.sweep.runner import add_runner_arguments, refuse, runner_of, without_result
 from fairseq_maelm.training.options import add_precision, machine_of, number_if_it_is_one, recipe_type
 
 logger = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> None:
         ValueError: an option or an input is wrong, or runs failed; diverged runs count as results.
     """
     # Imported here because they take seconds and --help does not need them.
-    from fairseq_maelm.studies.report import write_report
-    from fairseq_maelm.studies.sweep import Sweep
+    from fairseq_maelm.sweep.grid import Sweep
+    from fairseq_maelm.sweep.report import write_report
 
     runner = runner_of(args)
     # A run has at most one GPU.

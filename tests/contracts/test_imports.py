@@ -27,7 +27,7 @@ LAYERS = (GROUND, CORE, FEATURES, COMMANDS)
 FOLDERS = {
     GROUND: ("checkpoints", "files", "text", "fairseq_fixes", "training", "hf"),
     CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
-    FEATURES: ("analysis", "finetuning", "interop", "scoring", "studies"),
+    FEATURES: ("analysis", "finetuning", "interop", "scoring", "sweep"),
     COMMANDS: ("commands",),
 }
 ENTRY_POINTS = ("", "__main__", "cli")
@@ -35,7 +35,7 @@ ENTRY_POINTS = ("", "__main__", "cli")
 # Folders of several features: each inner folder is a feature, and the files around them are shared.
 GROUPS_OF_FEATURES = ("finetuning",)
 # Sweeps are made of fine-tunings: they may use what the features of that group share.
-KNOWN_GROUPS = {"studies": ("finetuning",)}
+KNOWN_GROUPS = {"sweep": ("finetuning",)}
 # What some folders may use of the package, and what they keep away from, beyond their layer.
 ONLY = {
     "files": ("files", "options", "text"),
@@ -169,8 +169,8 @@ def test_folders_keep_to_what_they_need() -> None:
         ("text.dictionary", "models.maelm", False),
         ("finetuning.squad.task", "tasks.encoder_task", True),
         ("finetuning.squad.task", "finetuning.tagging.task", False),
-        ("studies.run", "finetuning.training", True),
-        ("studies.run", "finetuning.squad.task", False),
+        ("sweep.run", "finetuning.training", True),
+        ("sweep.run", "finetuning.squad.task", False),
         ("analysis.run", "interop.export.run", False),
         ("analysis.run", "cli", False),
         ("data.blocks", "", False),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies.programs import is_running, wait_until
+from sweep.programs import is_running, wait_until
 
 from fairseq_maelm.corpus import prepare, steps
 from fairseq_maelm.corpus.workers import ordered_map

@@ -14,8 +14,8 @@ from end_to_end.test_finetuning import prepare_task, topic_of_a_sentence
 from end_to_end.toy import run
 from fairseq_maelm import cli
 from fairseq_maelm.checkpoints.locate import find_checkpoint
-from fairseq_maelm.studies.engine import read_json
-from fairseq_maelm.studies.report import write_report
+from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.report import write_report
 
 # 40 examples in batches of 16.
 EPOCHS, UPDATES = 8, 3

@@ -15,7 +15,7 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_maelm.files import atomic
-from fairseq_maelm.studies import folder as store
+from fairseq_maelm.sweep import folder as store
 
 ABLATIONS = ROOT / "examples" / "ablations" / "plan.yaml"
 with pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from end_to_end import toy
 
-from fairseq_maelm.studies.plan import import_file
+from fairseq_maelm.sweep.plan import import_file
 
 FOLDER = toy.ROOT / "examples" / "evidence"
 with pytest.MonkeyPatch.context() as patch:

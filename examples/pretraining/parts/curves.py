@@ -15,8 +15,8 @@ from tabulate import tabulate
 
 from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.files.optional_imports import import_pyplot
-from fairseq_maelm.studies.engine import is_finished, read_json
-from fairseq_maelm.studies.folder import outcomes_of, read_settings
+from fairseq_maelm.sweep.folder import outcomes_of, read_settings
+from fairseq_maelm.sweep.jobs import is_finished, read_json
 
 # Shares of the tokens that have a column.
 SHARES = (0.05, 0.1, 0.25, 0.5)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.studies import progress
+from fairseq_maelm.sweep import progress
 
 
 def write_log(path: Path, limits: str, *reports: dict[str, Any]) -> Path:

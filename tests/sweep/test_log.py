@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.studies.log import best_validation, is_divergence, last_line, training_seconds
+from fairseq_maelm.sweep.log import best_validation, is_divergence, last_line, training_seconds
 
 
 def line(kind: str, **metrics: Any) -> str:

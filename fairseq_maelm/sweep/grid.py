@@ -20,9 +20,9 @@ from fairseq_maelm.finetuning.train_command import (
     train_words,
 )
 from fairseq_maelm.options import UsageError, refuse_repeated
-from fairseq_maelm.studies.folder import DIVERGED, FINISHED, outcomes_of
-from fairseq_maelm.studies.log import best_validation
-from fairseq_maelm.studies.plan import Places, Steps
+from fairseq_maelm.sweep.folder import DIVERGED, FINISHED, outcomes_of
+from fairseq_maelm.sweep.log import best_validation
+from fairseq_maelm.sweep.plan import Places, Steps
 from fairseq_maelm.training.options import Machine, configuration_of, overridden, spelled
 
 RANDOM, _BEST = "random", "checkpoint_best.pt"

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from fairseq_maelm.files import atomic
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.options import available_cores
-from fairseq_maelm.studies import process_server
-from fairseq_maelm.studies.log import last_line
-from fairseq_maelm.studies.progress import Progress
+from fairseq_maelm.sweep import process_server
+from fairseq_maelm.sweep.log import last_line
+from fairseq_maelm.sweep.progress import Progress
 
 _POLL_SECONDS, _STOP_SECONDS = 0.2, 20
 

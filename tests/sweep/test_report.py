@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.studies.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, study_folder
-from fairseq_maelm.studies.report import Cell, average, write_report
-from fairseq_maelm.studies.tables import difference_of_medians, with_interval
+from fairseq_maelm.sweep.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, study_folder
+from fairseq_maelm.sweep.report import Cell, average, write_report
+from fairseq_maelm.sweep.tables import difference_of_medians, with_interval
 
 # A seed's result: its scores on the validation sets, or its state.
 Result = Any

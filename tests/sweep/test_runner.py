@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_maelm.studies.options import Runner, add_runner_arguments, runner_of
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of
 
 from .programs import calls, counting, program
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.studies.engine import Job
+from fairseq_maelm.sweep.jobs import Job
 
 
 def program(folder: Path, name: str, code: str, *after: Job, resumes: bool = False) -> Job:

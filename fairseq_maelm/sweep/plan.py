@@ -31,8 +31,8 @@ import yaml
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.files.atomic import sha256_of
-from fairseq_maelm.studies.engine import Job
-from fairseq_maelm.studies.folder import data_fingerprint
+from fairseq_maelm.sweep.folder import data_fingerprint
+from fairseq_maelm.sweep.jobs import Job
 from fairseq_maelm.training.options import number_if_it_is_one
 
 _PLACE = re.compile(r"\{([\w-]+)\}")

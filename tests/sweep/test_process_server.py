@@ -10,8 +10,8 @@ from typing import Any
 from end_to_end.small import training
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, losses, toy_data
 
-from fairseq_maelm.studies import process_server
-from studies.programs import wait_until
+from fairseq_maelm.sweep import process_server
+from sweep.programs import wait_until
 
 __all__ = ["toy_data"]
 
@@ -78,7 +78,7 @@ def test_it_ends_with_the_program_that_started_it(toy_data: Path, tmp_path: Path
     folder.mkdir()
     starter = tmp_path / "starter.py"
     starter.write_text(
-        "import os, time\nfrom pathlib import Path\nfrom fairseq_maelm.studies import process_server\n"
+        "import os, time\nfrom pathlib import Path\nfrom fairseq_maelm.sweep import process_server\n"
         "if __name__ == '__main__':\n"
         f"    log, folder = Path({str(log)!r}), Path({str(folder)!r})\n"
         f"    process = process_server.start({words!r}, os.environ, log, folder)\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.studies.engine import Job, LocalLauncher, is_finished, read_json, run
+from fairseq_maelm.sweep.jobs import Job, LocalLauncher, is_finished, read_json, run
 
 from .programs import calls, counting, is_running, program, wait_until
 
@@ -78,8 +78,8 @@ def test_logs_are_continued_only_where_the_program_goes_on(tmp_path: Path) -> No
 STUDY = """
 import sys
 from pathlib import Path
-from fairseq_maelm.studies.engine import Job
-from fairseq_maelm.studies.options import Runner, sitting
+from fairseq_maelm.sweep.jobs import Job
+from fairseq_maelm.sweep.runner import Runner, sitting
 
 CODE = (
     "import subprocess, sys; child = subprocess.Popen(['sleep', '600']); "

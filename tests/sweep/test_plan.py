@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.studies.folder import study_folder
-from fairseq_maelm.studies.plan import Steps
+from fairseq_maelm.sweep.folder import study_folder
+from fairseq_maelm.sweep.plan import Steps
 
 
 def test_jobs_wait_for_those_of_the_same_row_whatever_its_name(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.studies.engine import read_json, run
-from fairseq_maelm.studies.slurm import SlurmLauncher, parse_parameters
+from fairseq_maelm.sweep.jobs import read_json, run
+from fairseq_maelm.sweep.slurm import SlurmLauncher, parse_parameters
 
 from .programs import calls, counting, program, wait_until
 

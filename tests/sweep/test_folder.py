@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
-from fairseq_maelm.studies.folder import SETTINGS, data_fingerprint, study_folder
+from fairseq_maelm.sweep.folder import SETTINGS, data_fingerprint, study_folder
 
 STUDY: dict[str, Any] = {
     "pretraining": {"lr": 1.0},

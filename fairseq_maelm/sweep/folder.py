@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from fairseq_maelm.files.atomic import FolderLock, remove_partial_files, write_json
 from fairseq_maelm.files.prepared_folder import checksums_of, quick_checksum
-from fairseq_maelm.studies.engine import read_json
-from fairseq_maelm.studies.log import is_divergence
+from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.log import is_divergence
 
 SETTINGS = "settings.json"
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
