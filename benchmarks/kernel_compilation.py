@@ -5,10 +5,6 @@
 A stand-in for Triton's driver names a GPU, the kernels are compiled and not launched, and CPU tensors stand for CUDA
 tensors, of which Triton looks at types and alignment alone. So the package's own launcher chooses blocks, warps and
 specializations, as on a GPU. Registers and spills are the assembler's, instructions those of the longest loop.
-
-The clocks are a bound without any latency: the instructions of the loop over the rate of the pipe that each one takes
-(CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions"), four sub-partitions a multiprocessor, one
-instruction a clock in each; the most loaded pipe counts. They are for 128 x 64 pairs of tokens in one head.
 """
 
 import argparse
@@ -16,7 +12,6 @@ import itertools
 import re
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,21 +30,8 @@ from fairseq_maelm.modules.attention.triton import kernels, launch
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 # Bytes of shared memory that a block may have and that a multiprocessor has; 1 KiB of each block is the system's.
 SHARED_MEMORY = {80: (166_912, 167_936), 90: (232_448, 233_472), 100: (232_448, 233_472)}
-# Products of matrices in each kernel's loop.
-PRODUCTS = {"forward_kernel": 2, "query_gradient_kernel": 3, "key_value_gradient_kernel": 4, "pair_gradient_kernel": 2}
-# Operations of a multiprocessor's tensor cores a clock in half precision.
-TENSOR_RATE = {80: 2048, 90: 4096, 100: 8192}
-# Clocks for which an instruction of a warp occupies a pipe of its sub-partition; instructions by how their names begin.
-FLOAT_CLOCKS = {80: 2, 90: 1, 100: 1}
-PIPES = [
-    ("multiply", None, r"FADD|FMUL|FFMA|HFMA2|HADD2|HMUL2"),
-    ("multiply", 4, r"IMAD.WIDE|IMAD.HI"),
-    ("multiply", 2, r"IMAD|IDP"),
-    ("transcendental", 8, r"MUFU|F2F\b|F2I|I2F|POPC|FLO"),
-    ("memory", 4, r"LD|ST|RED|ATOM|SHFL|UTMA"),
-    ("tensor", 0, r"HGMMA|HMMA|UTC"),
-    ("other", 0, r"U|R2UR|S2|BAR|WARP|DEPBAR|SYNC|FENCE|MEMBAR|BRA|EXIT|NOP|BSSY|BSYNC|ERRBAR|CCTL"),
-]
+# The kernels with a loop over pairs of tokens; the others prepare their inputs.
+LOOPS = ("forward_kernel", "query_gradient_kernel", "key_value_gradient_kernel", "pair_gradient_kernel")
 
 # Figures by the compiled kernel's hash: other lengths get the same kernel.
 COUNTED: dict[str, dict[str, Any]] = {}
@@ -121,16 +103,6 @@ def longest_loop(machine_code: str) -> list[str]:
     return list(loop)
 
 
-def clocks_of_pipes(loop: list[str], capability: int) -> dict[str, float]:
-    """Return how many clocks each pipe of a sub-partition is occupied by one warp's turn of a loop."""
-    clocks: Counter[str] = Counter(issue=len(loop))
-    for name in loop:
-        # All others are integer arithmetic, logic, comparisons, selections, conversions and moves.
-        pipe, cost = next(((p, c) for p, c, pattern in PIPES if re.match(pattern, name)), ("integer", 2))
-        clocks[pipe] += FLOAT_CLOCKS[capability] if cost is None else cost
-    return {pipe: clock for pipe, clock in clocks.items() if pipe not in ("tensor", "other")}
-
-
 def figures(name: str, kernel: Any, capability: int, options: dict[str, Any]) -> dict[str, Any]:
     """Return what one compiled kernel needs and how long its loop is."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -150,16 +122,12 @@ def figures(name: str, kernel: Any, capability: int, options: dict[str, Any]) ->
         "fits": shared <= most,
         "blocks": blocks,
     }
-    if name in PRODUCTS:
+    if name in LOOPS:
         loop = longest_loop(machine_code)
         tile = options["ROWS"] * options["COLUMNS"]
-        clocks = {p: c * 128 * 64 * warps / 4 / tile for p, c in clocks_of_pipes(loop, capability).items()}
         result |= {
             "block": [options["ROWS"], options["COLUMNS"], warps, kernel.metadata.num_stages],
             "instructions": round(len(loop) * 32 * warps / tile, 2),
-            "clocks": round(max(clocks.values())),
-            "pipe": max(clocks, key=clocks.__getitem__),
-            "tensor_clocks": PRODUCTS[name] * 2 * 128 * 64 * options["BLOCK_D"] // TENSOR_RATE[capability],
             "wgmma": sum(each.startswith("HGMMA") for each in loop),
         }
     return result

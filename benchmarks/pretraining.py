@@ -21,7 +21,7 @@ from training_step.contenders import CHANGES, CONTENDERS, split_name  # noqa: E4
 from training_step.measure import Measurement, Plan, say  # noqa: E402
 from training_step.report import report, run_report  # noqa: E402
 from training_step.settings import DEVICES, PRECISIONS, SIZES, Settings  # noqa: E402
-from training_step.store import is_measured, merge, read_runs, write_runs  # noqa: E402
+from training_step.store import is_measured, read_runs, write_runs  # noqa: E402
 
 # What is measured unless named: the authors' code only where it is.
 DEFAULT_CONTENDERS = ("maelm", "mlm", "roberta", "authors")
@@ -33,7 +33,6 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="list contenders and sizes, and exit")
     parser.add_argument("--data", type=Path, help="folder with dict.txt, train.bin and train.idx")
     parser.add_argument("--output", type=Path, help="result file (.json); a table is written next to it")
-    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="add the runs of these result files")
     parser.add_argument("--resume", action="store_true", help="skip runs that the result file already has")
     parser.add_argument("--contenders", help="names separated by commas (see --list)")
     parser.add_argument("--references", default="roberta,authors", help="contenders to compare with (roberta,authors)")
@@ -44,11 +43,8 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     if not arguments.list and arguments.output is None:
         parser.error("--output FILE is missing: name a file for the results")
-    if not arguments.list and arguments.data is None and not arguments.merge:
+    if not arguments.list and arguments.data is None:
         parser.error("--data FOLDER is missing: give the folder of the training text")
-    for path in arguments.merge:
-        if not path.is_file():
-            parser.error(f"--merge {path}: there is no such file")
     return arguments
 
 
@@ -172,7 +168,7 @@ def measure(arguments: argparse.Namespace, runs: list[dict]) -> list[dict]:
         # What is left of the budget is shared by the measurements that are left.
         deadline = now + max(0.0, end - now) / (len(wanted) - number)
         run = Measurement(settings, plan, deadline).run()
-        runs = merge(runs, [run])
+        runs = [*runs, run]
         write_runs(arguments.output, runs)
         print(run_report(run, arguments.clock), end="\n\n", flush=True)
         if all("error" in contender for contender in run["contenders"].values()):
@@ -181,7 +177,7 @@ def measure(arguments: argparse.Namespace, runs: list[dict]) -> list[dict]:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure, merge, report."""
+    """Measure and report."""
     arguments = arguments_of(words)
     if arguments.list:
         for contender in CONTENDERS.values():
@@ -192,9 +188,7 @@ def main(words: list[str] | None = None) -> None:
             print(f"size {size:7} {numbers[0]} layers of {numbers[1]}, {numbers[4]} decoder layers")
         return
     try:
-        runs = merge(read_runs(arguments.output), *(read_runs(path) for path in arguments.merge))
-        if arguments.data is not None:
-            runs = measure(arguments, runs)
+        runs = measure(arguments, read_runs(arguments.output))
     except ValueError as error:
         raise SystemExit(str(error)) from error
     write_runs(arguments.output, runs)

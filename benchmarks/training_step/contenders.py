@@ -1,10 +1,6 @@
 """Who is measured. Imports nothing but the standard library: workers with another fairseq read this file too."""
 
-import shlex
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from training_step.settings import Settings
 
@@ -15,11 +11,11 @@ class Contender:
 
     Attributes:
         name: as on the command line.
-        kind: which session trains it: "ours", "fairseq", "authors", "huggingface" or "run_mlm".
+        kind: which session trains it: "ours", "fairseq", "authors" or "huggingface".
         label: in tables and plots.
         description: what is trained, by which optimizer.
         needs: what must be there besides the package, or "".
-        gated: its feed-forward networks are GeGLU, with three matrices; None for those of the size.
+        gated: its feed-forward networks are GeGLU, with three matrices.
         decoder_layers: of MAE-LM's decoder, where they are not the size's.
     """
 
@@ -28,7 +24,7 @@ class Contender:
     label: str
     description: str
     needs: str = ""
-    gated: bool | None = False
+    gated: bool = False
     decoder_layers: int | None = None
 
 
@@ -49,22 +45,6 @@ CONTENDERS = {
             "MAE-LM, modern, ours",
             "maelm with the layers and rotary positions of ModernBERT, as wide as in modernbert; fairseq's Trainer",
             gated=True,
-        ),
-        Contender(
-            "adapt",
-            "ours",
-            "`maelm pretrain --checkpoint`",
-            "an imported encoder, whose layers predict the masked tokens (shared); fairseq's Trainer",
-            "DATA of random_encoder.py",
-            gated=None,
-        ),
-        Contender(
-            "run_mlm",
-            "run_mlm",
-            "run_mlm.py, Hugging Face",
-            "the imported source in transformers' Trainer, as in run_mlm.py, with [MASK] and every position scored",
-            "DATA of random_encoder.py, and transformers",
-            gated=None,
         ),
         Contender("roberta", "fairseq", "RoBERTa, fairseq", "stock model, task masked_lm and optimizer adam"),
         Contender(
@@ -124,46 +104,34 @@ def label(name: str) -> str:
 
 def feed_forward_width(contender: Contender, settings: Settings) -> int:
     """Return the settings' width, or 2/3 of it: three matrices then have as many parameters as the usual two."""
-    return 2 * settings.ffn // 3 if is_gated(contender, settings) else settings.ffn
+    return 2 * settings.ffn // 3 if contender.gated else settings.ffn
 
 
-def is_gated(contender: Contender, settings: Settings) -> bool:
-    """Return the contender's property, or else that of the size."""
-    return settings.size == "modern" if contender.gated is None else contender.gated
-
-
-def window(name: str, settings: Settings) -> int | None:
+def window(name: str) -> int | None:
     """Return the tokens that two of three layers of a contender read, or None for all tokens."""
-    contender, changes = split_name(name)
-    return WINDOW if "local" in changes or (contender.gated is None and settings.size == "modern") else None
+    _, changes = split_name(name)
+    return WINDOW if "local" in changes else None
 
 
 def decoder_layers(name: str, settings: Settings) -> int:
-    """Return the contender's number, or else that of the settings.
-
-    A shared decoder has as many of the encoder's layers as by default, and all of them in adaptation.
-    """
+    """Return the contender's number, or else that of the settings; a shared decoder has as many as by default."""
     contender, _ = split_name(name)
     if decoder_attention(name) == "shared":
         from fairseq_maelm.models.sizes import shared_layers
 
-        return settings.layers if contender.name == "adapt" else shared_layers(settings.layers)
+        return shared_layers(settings.layers)
     return settings.decoder_layers if contender.decoder_layers is None else contender.decoder_layers
 
 
 def decoder_attention(name: str) -> str:
     """Return the value of ``--decoder-attention`` of one of ours or of the authors' code."""
-    contender, changes = split_name(name)
-    if contender.name == "adapt":
-        return "shared"
+    _, changes = split_name(name)
     return next((change for change in ("cross", "shared") if change in changes), "self")
 
 
 def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
     """Return fairseq-train's arguments for a contender of kind "ours", "fairseq" or "authors"."""
     contender, _ = split_name(name)
-    if contender.name == "adapt":
-        return _adaptation(settings, data)
     dropout, masking = str(settings.dropout), str(settings.masking)
     options = [data, "--sample-break-mode", "none", "--tokens-per-sample", str(settings.length)]
     options += ["--mask-prob", masking, "--dropout", dropout, "--attention-dropout", dropout]
@@ -178,21 +146,6 @@ def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
     if settings.device == "cpu":
         options.append("--cpu")
     return options + _of_model(name, settings)
-
-
-def _adaptation(settings: Settings, data: str) -> list[str]:
-    """Return the arguments that ``maelm pretrain --checkpoint`` gives to fairseq-train."""
-    sizes = {"sequence-length": settings.length, "mask-prob": settings.masking, "max-update": 10**6}
-    sizes |= dict.fromkeys(("batch-sequences", "sequences-per-gpu"), settings.sequences)
-    dropout = [word for name in ("dropout", "attention-dropout") for word in (f"--{name}", str(settings.dropout))]
-    words = ["pretrain", data, "--checkpoint", str(Path(data).parent / "imported"), "--output", "unused", "--dry-run"]
-    words += ["--gpus", "1" if settings.device == "cuda" else "0", "--precision", settings.precision]
-    words += ["--set", *(f"{name}={value}" for name, value in sizes.items()), "--", *dropout]
-    # Full blocks, as everyone has here.
-    words += ["--sample-break-mode", "none", "--required-batch-size-multiple", "1", "--disable-validation", "--no-save"]
-    words += ["--num-workers", str(settings.num_workers), "--data-buffer-size", "2" if settings.num_workers else "0"]
-    run = subprocess.run([sys.executable, "-m", "fairseq_maelm.cli", *words], stdout=subprocess.PIPE, check=True)
-    return shlex.split(run.stdout.decode())[1:]
 
 
 def _widths(part: str, contender: Contender, settings: Settings) -> list[str]:

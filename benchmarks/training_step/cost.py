@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from training_step.contenders import decoder_attention, decoder_layers, feed_forward_width, is_gated, split_name, window
+from training_step.contenders import decoder_attention, decoder_layers, feed_forward_width, split_name, window
 from training_step.flops import BatchShape, MatrixProduct, ModelShape, StackShape, matrix_products, training_flops
 from training_step.products import Shape
 from training_step.settings import Settings
@@ -13,18 +13,11 @@ def model_shape(name: str, settings: Settings, vocabulary: int) -> ModelShape:
     """Return the shape that determines a contender's cost; ours skip unread outputs, stock code does not."""
     contender, _ = split_name(name)
     ffn = feed_forward_width(contender, settings)
-    stack = StackShape(settings.layers, settings.width, ffn, settings.heads, is_gated(contender, settings))
-    encoder, decoder = replace(stack, window=window(name, settings)), None
+    stack = StackShape(settings.layers, settings.width, ffn, settings.heads, contender.gated)
+    encoder, decoder = replace(stack, window=window(name)), None
     if contender.kind in ("ours", "authors"):
         decoder = replace(stack, layers=decoder_layers(name, settings))
-    return ModelShape(
-        encoder,
-        vocabulary,
-        decoder,
-        decoder_attention(name),
-        computes_unread=contender.kind != "ours",
-        head_on_all=contender.kind == "run_mlm",
-    )
+    return ModelShape(encoder, vocabulary, decoder, decoder_attention(name), computes_unread=contender.kind != "ours")
 
 
 def batch_shape(settings: Settings, sizes: dict[str, Any]) -> BatchShape:

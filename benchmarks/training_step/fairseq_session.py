@@ -52,13 +52,7 @@ class FairseqSession:
         utils.set_torch_seed(1)
         model = task.build_model(config.model)
         self.trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
-        if self.contender.name == "adapt":
-            from fairseq.checkpoint_utils import load_checkpoint
-
-            _, iterator = load_checkpoint(config.checkpoint, self.trainer)
-        else:
-            iterator = self.trainer.get_train_iterator(1)
-        self.batches = Batches(iterator, task.dataset("train"), self.settings)
+        self.batches = Batches(self.trainer.get_train_iterator(1), task.dataset("train"), self.settings)
         self.trainer.begin_epoch(1)
         sizes = self.batches.sizes(self._unpredicted(task))
         if self.settings.device == "cuda":

@@ -86,7 +86,6 @@ class ModelShape:
             The product of all pairs is counted where a causal mask then hides half of them.
         computes_unread: states that nothing reads are computed all the same, as in stock models: those of the layer
             under the head, or of all layers of a decoder without self-attention, at positions that are not predicted.
-        head_on_all: the head scores every position and not the predicted ones alone, as in Hugging Face's models.
     """
 
     encoder: StackShape
@@ -94,7 +93,6 @@ class ModelShape:
     decoder: StackShape | None = None
     decoder_attention: str = "self"
     computes_unread: bool = False
-    head_on_all: bool = False
 
     @classmethod
     def from_config(cls, config: Any, vocabulary_size: int) -> "ModelShape":
@@ -238,9 +236,8 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]
     """Return all matrix products of the forward pass of one training batch."""
     decoder = model.decoder if model.decoder is not None and model.decoder.layers else None
     sequences, encoder = batch.sequences, model.encoder
-    predicted = batch.length if model.head_on_all else batch.predicted
-    all_asked = model.computes_unread or model.head_on_all
-    last = batch.visible if all_asked or decoder is not None else predicted
+    predicted = batch.predicted
+    last = batch.visible if model.computes_unread or decoder is not None else predicted
     shared = decoder is not None and model.decoder_attention == "shared"
     if shared:
         products = _two_streams(encoder, sequences, batch.length, batch.visible, predicted, decoder.layers)
@@ -257,7 +254,7 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]
                 MatrixProduct("decoder", "input projection", 1, sequences * rows, encoder.embed_dim, width)
                 for rows in projected
             ]
-        last = batch.length if all_asked else predicted
+        last = batch.length if model.computes_unread else predicted
         products += _stack(decoder, "decoder", sequences, batch.length, last, model.decoder_attention, batch.visible)
     rows = sequences * predicted
     products.append(MatrixProduct("head", "dense", 1, rows, width, width))

@@ -1,7 +1,6 @@
 """One side-by-side measurement: all contenders in turn, one at a time, again and again."""
 
 import os
-import re
 import shlex
 import sys
 import time
@@ -119,8 +118,7 @@ class Measurement:
         """Results are for everyone, paths for one machine."""
         if self.plan.code is not None:
             text = text.replace(str(self.plan.code), "AUTHORS_CODE")
-        text = text.replace(self.plan.data, "DATA").replace(f"{Path(__file__).resolve().parents[2]}/", "")
-        return re.sub(r"(--finetune-from-model )\S+", r"\1ENCODER", text)
+        return text.replace(self.plan.data, "DATA").replace(f"{Path(__file__).resolve().parents[2]}/", "")
 
     def _build(self) -> None:
         order = {"data": self.plan.data, "code": str(self.plan.code) if self.plan.code else None}

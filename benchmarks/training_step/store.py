@@ -45,15 +45,6 @@ def write_runs(path: Path, runs: list[dict[str, Any]]) -> None:
     half.replace(path)
 
 
-def merge(*lists: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return all runs of several lists, each once, in the order of their dates.
-
-    Runs are not mixed: contenders are compared only with those that were measured in turn with them.
-    """
-    found = {json.dumps(run, sort_keys=True): run for runs in lists for run in runs}
-    return sorted(found.values(), key=lambda run: str(run["date"]))
-
-
 def is_measured(runs: list[dict[str, Any]], settings: dict[str, Any], contenders: tuple[str, ...]) -> bool:
     """Return True if a run has these settings and all these contenders, and none failed."""
     return any(

@@ -22,10 +22,6 @@ from training_step.settings import Settings
 def make_session(name: str, settings: Settings, data: str, code: str | None, extra: list[str]) -> Session:
     """Return the training run of a contender, which is still to be built; see ``FairseqSession``."""
     contender, changes = split_name(name)
-    if contender.kind == "run_mlm":
-        from training_step.run_mlm_session import RunMlmSession
-
-        return RunMlmSession(settings, data)
     if contender.kind == "huggingface":
         from training_step.huggingface_session import HuggingFaceSession
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import pretraining
 import pytest
-import random_encoder
 import torch
 from benchmark_data import prepared_data
-from end_to_end.toy import write_corpus
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training_step import store
@@ -127,15 +125,14 @@ def test_tables_name_everyone_and_what_failed():
     assert "processor time" in report([run], "processor")
 
 
-def test_results_are_merged_and_resumed(tmp_path):
-    first, second = run_of({"maelm": [1.0]}), run_of({"roberta": [1.0]}, date="2026-01-01 00:00:00")
+def test_results_are_kept_and_resumed(tmp_path):
+    first = run_of({"maelm": [1.0]})
     path = tmp_path / "new" / "result.json"
     assert store.read_runs(path) == []
     store.write_runs(path, [first])
     (read,) = store.read_runs(path)
     assert evaluate(read) == evaluate(first) and max(map(len, path.read_text().splitlines())) < 320
     first = json.loads(json.dumps(first))
-    assert store.merge([read], [second, first]) == [second, first]
     assert store.is_measured([first], SETTINGS.as_dict(), ("maelm",))
     assert not store.is_measured([first], SETTINGS.as_dict(), ("maelm", "roberta"))
     assert not store.is_measured([first], replace(SETTINGS, sequences=4).as_dict(), ("maelm",))
@@ -144,12 +141,6 @@ def test_results_are_merged_and_resumed(tmp_path):
     path.write_text("[]")
     with pytest.raises(ValueError, match="not a result of this version of the benchmark"):
         store.read_runs(path)
-
-
-def test_a_missing_file_is_not_merged_as_an_empty_one(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        pretraining.main(["--merge", str(tmp_path / "typo.json"), "--output", str(tmp_path / "all.json")])
-    assert "typo.json: there is no such file" in capsys.readouterr().err and not any(tmp_path.iterdir())
 
 
 def test_options_say_what_is_compared():
@@ -251,24 +242,3 @@ def test_small_run_with_everything_real(tmp_path, capsys):
     # What is there is not measured again.
     pretraining.main([*words, "--contenders", "modern+cross+local,roberta", "--resume"])
     assert len(json.loads(output.read_text())["runs"]) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_adaptation_beside_run_mlm(tmp_path):
-    pytest.importorskip("transformers")
-    write_corpus(tmp_path / "text", documents=60)
-    sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
-    random_encoder.main(["bert", str(tmp_path / "text"), str(tmp_path / "bert")], max_position_embeddings=32, **sizes)
-    output = tmp_path / "small.json"
-    words = ["--data", str(tmp_path / "bert" / "data"), "--output", str(output), "--size", "tiny", "--length", "32"]
-    words += ["--batch", "2", "--masking", "0.3", "--repeats", "1", "--threads", "1"]
-    pretraining.main([*words, "--contenders", "adapt,run_mlm", "--references", "run_mlm", "--brief"])
-    (run,) = json.loads(output.read_text())["runs"]
-    assert "with data" not in output.with_suffix(".md").read_text()
-    ours, theirs = (run["contenders"][name] for name in ("adapt", "run_mlm"))
-    assert ours["sizes"]["vocabulary"] >= theirs["sizes"]["vocabulary"] == 30_522
-    # Without the embedding of two token types.
-    assert ours["sizes"]["visible"] == pytest.approx(0.7 * 32, abs=1) and theirs["sizes"]["visible"] == 32
-    assert ours["sizes"]["predicted"] == pytest.approx(0.3 * 32, abs=1)
-    assert ours["wall"]["ratios"]["run_mlm"][0] > 0 and not theirs["profile"]

@@ -89,11 +89,10 @@ def test_compiles_and_is_lean(case, tmp_path):
     assert_lean(version, figures)
     found = {(figure["kernel"], figure["dropout"]): figure for figure in figures}
     # Triton 3.2, which comes with torch 2.6, allocates registers a little worse.
-    most_clocks, most_spills = (5012, 8) if version.startswith("3.2.") else (5000, 0)
+    most_spills = 8 if version.startswith("3.2.") else 0
     if case == "Hopper":
         assert found["forward_kernel", 0.0]["instructions"] <= 16
         assert found["forward_kernel", 0.1]["instructions"] <= 20
-        assert sum(found[kernel, 0.1]["clocks"] for kernel in KERNELS) <= most_clocks
     for kernel in KERNELS:
         assert found[kernel, 0.1]["blocks"] >= 2, kernel
         assert found[kernel, 0.1]["spills"] <= (64 if case == "Ampere" else most_spills), kernel
