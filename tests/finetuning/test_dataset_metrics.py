@@ -22,12 +22,9 @@ def share_of_ones(rows):
     return {"share": share, "square": share**2}
 
 
-@pytest.mark.parametrize(
-    "batches", [[[(0, 1), (1, 0)], [(2, 1), (3, 1)]], [[(0, 1), (1, 0)], [(1, 0), (2, 1), (3, 1)]]]
-)
-def test_metrics_are_those_of_all_rows_each_counted_once(batches):
+def test_metrics_are_those_of_all_rows_each_counted_once():
     with metrics.aggregate(new_root=True) as validation:
-        for rows in batches:
+        for rows in ([(0, 1), (1, 0)], [(1, 0), (2, 1), (3, 1)]):
             log_collected(rows, share_of_ones, ["share", "square"])
     assert validation.get_smoothed_values() == {"share": 0.75, "square": 0.5625}
 

@@ -20,14 +20,11 @@ from fairseq_maelm.models import checkpoint_reader
     ("metrics", "right", "expected"),
     [
         ({"accuracy": 75.0, "f1": 85.7}, "aaab", "75.0 % is not higher than the 75.0 % of always answering 'a'"),
-        ({"accuracy": 50.0}, "aaab", "not higher"),
         ({"accuracy": 80.0, "f1": 0.0}, "aaab", "f1 is 0.0, as for a model that has learned nothing"),
-        ({"mcc": 0.0}, "", "mcc is 0.0"),
         ({"spearman": float("nan")}, "", "spearman is nan"),
         ({"exact": 50.0, "HasAns_f1": 0.0}, "", "HasAns_f1 is 0.0"),
         ({"accuracy": 75.1, "f1": 85.7, "mcc": 1.0}, "aaab", None),
         ({"accuracy": 100.0, "mcc": 0.0}, "aaa", None),
-        ({"pearson": 3.0}, "", None),
     ],
 )
 def test_what_a_constant_answer_reaches_too_is_doubtful(

@@ -47,8 +47,6 @@ def test_what_a_recipe_holds(tmp_path: Path) -> None:
         ({"metric": None}, "it lacks metric"),
         ({"epochs": 3}, "Key 'epochs' not in 'Recipe'"),
         ({"task": "../x"}, "task '../x' must consist of letters"),
-        ({"metrics": "accuracy"}, "not a ListConfig.* full_key: metrics"),
-        ({"options": ["--cpu"]}, "list is not a subclass of Dict"),
         ({"options.seed": 1}, "seed is set by the sweep or by the recipe's search"),
         ({"search.lr": []}, "lr must be a list of different values"),
         ({"search.lr": [1e-5, "1e-5"]}, "lr must be a list of different values"),
@@ -56,7 +54,6 @@ def test_what_a_recipe_holds(tmp_path: Path) -> None:
         ({"search.epochs": [2.5]}, "2.5 cannot be a value of epochs"),
         ({"search.warm-up": [6]}, "6 cannot be a value of warm-up"),
         ({"search_large": {"lr": [1e-5]}}, "search_large lacks batch-size, epochs, warm-up"),
-        ({"paper": {"base": {"MAE-LM": "good"}}}, "could not convert string to float: 'good'"),
         ({"defaults": "RTE"}, "must be a list"),
     ],
 )

@@ -65,7 +65,7 @@ def test_the_best_checkpoint_has_the_lowest_loss_or_the_highest_metric() -> None
         assert found["best-checkpoint-metric"] == metric and found["maximize-best-checkpoint-metric"] is largest
 
 
-@pytest.mark.parametrize(("width", "factor"), [(1024, 1), (768, 1), (384, 4), (256, 9), (128, 36)])
+@pytest.mark.parametrize(("width", "factor"), [(1024, 1), (384, 4), (128, 36)])
 def test_narrow_encoders_get_higher_rates(width: int, factor: float) -> None:
     assert rate_for_width(3e-5, width) == pytest.approx(factor * 3e-5)
 
@@ -80,9 +80,7 @@ def test_sizes_are_named_where_they_are_not_taken_over() -> None:
     ("name", "positions", "expected"),
     [
         ("RTE", 128, {"tokens-per-sample": 128}),
-        ("tagging", 512, {"tokens-per-sample": 512, "window-overlap": 64}),
         ("tagging", 96, {"tokens-per-sample": 96, "window-overlap": 24}),
-        ("squad", 512, {"max-length": 512, "doc-stride": 128, "max-question-length": 64}),
         ("squad2", 128, {"max-length": 128, "doc-stride": 32, "max-question-length": 32}),
     ],
 )
@@ -94,7 +92,6 @@ def test_lengths_fit_the_encoder(name: str, positions: int, expected: dict[str, 
 @pytest.mark.parametrize(
     ("machine", "expected"),
     [
-        (Machine(0, "fp32"), "--distributed-world-size 1 --cpu --num-workers 0"),
         (Machine(0, "bf16"), "--distributed-world-size 1 --cpu --num-workers 0 --precision bf16"),
         (
             Machine(4, "fp16"),

@@ -40,20 +40,16 @@ def test_json_file_and_text_are_the_same(tmp_path):
     assert find_prompt(str(path)) == find_prompt(json.dumps(content))
 
 
-@pytest.mark.parametrize("task", BUILT_IN)
-def test_a_prompt_survives_its_text(task):
-    assert find_prompt(BUILT_IN[task].to_json()) == find_prompt(task) == BUILT_IN[task]
+def test_a_prompt_survives_its_text():
+    for task, prompt in BUILT_IN.items():
+        assert find_prompt(prompt.to_json()) == find_prompt(task) == prompt
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "there is no prompt"),
         ("{template: x, label_words: {a: b}, words: 1}", "unknown words"),
         ("{template: x, label_words: [a, b]}", "label_words must map each label to a word"),
-        ("{template: x", "cannot be read"),
-        ("{template: x, label_words: {a: b, c: d}}", "has 0 variables *mask*"),
-        ("{template: '%s', label_words: {a: b}}", "label_words must map at least two labels to a word each"),
         ("{template: '%s', label_words: {a: b, c: ' '}}", "label_words must map at least two labels to a word each"),
         ("{template: '%s', label_words: {a: b, c: d}, metrics: [rouge]}", "must be a selection of accuracy, mcc, f1"),
         ("{template: '%s', label_words: {a: b, c: d}, metrics: [pearson]}", "must be a selection of accuracy, mcc, f1"),
@@ -63,14 +59,12 @@ def test_a_prompt_survives_its_text(task):
             "bounds in ascending order",
         ),
         ("{template: '%s', label_words: {a: b, c: d}, bounds: [1]}", "bounds cannot be ['1']"),
-        ("{template: '%s', label_words: {a: b, c: d}, max_length: long}", "max_length cannot be 'long'"),
         ("{template: '%s', label_words: {a: b, c: '${d}'}}", "'${' is not allowed"),
     ],
 )
 def test_wrong_descriptions_are_explained(content, message, tmp_path):
     path = tmp_path / "own.yaml"
-    if content:
-        path.write_text(content.replace("%s", TEMPLATE))
+    path.write_text(content.replace("%s", TEMPLATE))
     with pytest.raises(ValueError, match=re.escape(message)):
         find_prompt(str(path))
 

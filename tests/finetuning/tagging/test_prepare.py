@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from end_to_end.toy import toy_data
+from finetuning.vocabulary import VOCABULARY
 from support import logged_metrics
 from text.vocabularies import KINDS
 
@@ -22,19 +22,17 @@ from fairseq_maelm.finetuning.task_folder import load_split
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import open_encoder
 
-__all__ = ["toy_data"]
-
 LAYOUT = Layout("conll", "-1")
 # IOB1; the third word is a control character.
 TRAIN = "The O\nlighthouse I-PLACE\n\x07 O\n\nsailor I-WHO\ncaptain B-WHO\nrows O\n"
 VALID = "captain I-WHO\nrows O\nThe I-PLACE\nharbour I-PLACE\n"
 
 
-def prepare(folder: Path, data: Path, train: str = TRAIN, valid: str = VALID, **options: Any) -> TaggingSettings:
+def prepare(folder: Path, train: str = TRAIN, valid: str = VALID, **options: Any) -> TaggingSettings:
     (folder / "train").write_text(train, encoding="utf-8")
     (folder / "valid").write_text(valid, encoding="utf-8")
     files = {split: folder / split for split in ("train", "valid")}
-    return prepare_tagging(data, files, folder / "task", LAYOUT, **options)
+    return prepare_tagging(VOCABULARY, files, folder / "task", LAYOUT, **options)
 
 
 def split_of(folder: Path, split: str) -> TaggedSplit:
@@ -46,11 +44,9 @@ def task_of(folder: Path, tokens_per_sample: int = 64, window_overlap: int = 8) 
     return TaggingTask.setup_task(cfg)
 
 
-def test_words_become_pieces_and_entities_the_labels_to_learn(
-    toy_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_words_become_pieces_and_entities_the_labels_to_learn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        settings = prepare(tmp_path, toy_data)
+        settings = prepare(tmp_path)
     assert settings == TaggingSettings(("O", "B-PLACE", "B-WHO", "I-PLACE", "I-WHO"), "iob2", "iob1", LAYOUT)
     assert read_settings(tmp_path / "task") == settings
     assert re.search("1 words without a piece in the vocabulary became <unk>; the first: .*train:3", caplog.text)
@@ -58,45 +54,34 @@ def test_words_become_pieces_and_entities_the_labels_to_learn(
     train = split_of(tmp_path, "train")
     assert train.word_counts.tolist() == [3, 3]
     assert train.labels.tolist() == [0, 1, 0, 2, 2, 0]
-    dictionary = load_dictionary(str(toy_data))
+    dictionary = load_dictionary(str(VOCABULARY))
     words = np.split(train.pieces, np.cumsum(train.piece_counts)[:-1])
     texts = ["".join(dictionary[piece] for piece in word) for word in words]
     # The vocabulary is uncased.
     assert texts == ["\u2581the", "\u2581lighthouse", "<unk>", "\u2581sailor", "\u2581captain", "\u2581rows"]
 
 
-@pytest.mark.parametrize("scheme", ["iob1", "iob2", "iobes"])
-def test_training_scheme_is_an_option(scheme: str, toy_data: Path, tmp_path: Path) -> None:
-    settings = prepare(tmp_path, toy_data, scheme=scheme)
-    valid = split_of(tmp_path, "valid")
-    expected = {
-        "iob1": ["I-WHO", "O", "I-PLACE", "I-PLACE"],
-        "iob2": ["B-WHO", "O", "B-PLACE", "I-PLACE"],
-        "iobes": ["S-WHO", "O", "B-PLACE", "E-PLACE"],
-    }
-    assert [settings.labels[number] for number in valid.labels] == expected[scheme]
+def test_training_scheme_is_an_option(tmp_path: Path) -> None:
+    settings = prepare(tmp_path, scheme="iobes")
+    labels = [settings.labels[number] for number in split_of(tmp_path, "valid").labels]
+    assert labels == ["S-WHO", "O", "B-PLACE", "E-PLACE"]
 
 
 @pytest.mark.parametrize(
     ("train", "valid", "options", "message"),
     [
         (TRAIN, "a I-DISH\nb O\nc I-TOOL\n", {}, "{}/train does not have: 'I-DISH' (line 1), 'I-TOOL' (line 3)"),
-        ("a NOUN\nb VERB\n", "a ADJ\n", {}, "valid has labels that {}/train does not have: 'ADJ' (line 1)"),
         (TRAIN, "a O\nb B-WHO\n", {}, "valid:2: the label 'B-WHO' must be 'I-WHO' in IOB1"),
         (TRAIN, VALID, {"file_scheme": "iob2"}, "train:2: the label 'I-PLACE' must be 'B-PLACE' in IOB2"),
         ("a O\nb O\n", "a O\n", {}, "train has 1 different labels"),
         ("a B-WHO\nb WHO\n", "a O\n", {}, "('B-WHO'), but also labels of another form: 'WHO' (line 2)"),
         ("a NOUN\nb VERB\n", "a ADJ\nb ADV\na NOUN\n", {}, ": 'ADJ' (line 1), 'ADV' (line 2). Correct them"),
         ("token upos\na NOUN\nb VERB\n", "a NOUN\n", {}, "train:1 looks like a header: its cells name columns"),
-        ("Wort Art\na N\nb V\na N\nb V\n", "a N\n", {}, ":1 looks like a header: its label 'Art' is on this line only"),
-        ("a NOUN\nb VERB\n", "word tag\na NOUN\n", {}, "valid:1 looks like a header: its cells name columns"),
     ],
 )  # fmt: skip
-def test_wrong_labels_are_named(
-    train: str, valid: str, options: dict[str, str], message: str, toy_data: Path, tmp_path: Path
-) -> None:
+def test_wrong_labels_are_named(train: str, valid: str, options: dict[str, str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(message.format(tmp_path))):
-        prepare(tmp_path, toy_data, train, valid, **options)
+        prepare(tmp_path, train, valid, **options)
     assert not (tmp_path / "task").exists()
 
 
@@ -120,29 +105,17 @@ CONLLU_VALID = (
 )
 
 
-@pytest.mark.parametrize(
-    ("column", "train", "valid"),
-    [
-        ("FEATS", ["Mood=Imp|VerbForm=Fin", "_", "Mood=Imp|VerbForm=Fin", "_"], ["", "Mood=Imp|VerbForm=Fin"]),
-        ("DEPREL", ["aux", "advmod", "root", "punct"], ["", "aux"]),
-        ("XPOS", ["VB", "RB", "VB", "."], ["", "VB"]),
-    ],
-)
-def test_columns_of_treebanks_have_labels_that_training_lacks(
-    column: str, train: list[str], valid: list[str], toy_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_columns_of_treebanks_have_labels_that_training_lacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = {split: tmp_path / f"{split}.conllu" for split in ("train", "valid")}
     files["train"].write_text(CONLLU, encoding="utf-8")
     files["valid"].write_text(CONLLU_VALID, encoding="utf-8")
-    settings = prepare_tagging(toy_data, files, tmp_path / "task", Layout("conllu", column))
-    assert settings.labels == tuple(sorted(set(train)))
+    settings = prepare_tagging(VOCABULARY, files, tmp_path / "task", Layout("conllu", "FEATS"))
+    assert settings.labels == ("Mood=Imp|VerbForm=Fin", "_")
     split = split_of(tmp_path, "valid")
     assert split.word_counts.tolist() == [4, 2]
-    names = [*settings.labels, ""]
-    assert [names[number] for number in split.labels] == [*train, *valid]
-    lacking = {"FEATS": "Number=Plur|Typo=Yes", "DEPREL": "dislocated:x", "XPOS": "NNS"}[column]
+    assert split.labels.tolist() == [0, 1, 0, 1, 2, 0]
     assert "valid.conllu: 1 of 6 words (16.67 %) always count as wrong" in caplog.text
-    assert f"does not have their labels: {lacking!r} (line 10)" in caplog.text
+    assert "does not have their labels: 'Number=Plur|Typo=Yes' (line 10)" in caplog.text
 
 
 class Says(torch.nn.Module):
@@ -156,13 +129,13 @@ class Says(torch.nn.Module):
         return self.scores.expand(*src_tokens.shape, -1), {}
 
 
-@pytest.mark.parametrize("labels", [4, 255, 256, 300])
-def test_a_label_that_training_lacks_is_wrong_and_adds_no_loss(labels: int, toy_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("labels", [255, 256])
+def test_a_label_that_training_lacks_is_wrong_and_adds_no_loss(labels: int, tmp_path: Path) -> None:
     """Even if the numbers fill the byte in which ranks exchange them."""
     rows = "".join(f"row L{number:03d}\n" for number in range(labels))
     # The model says the last label: of five words one has it, one has a label that the training file lacks.
     valid = f"row L{labels - 1:03d}\nrow L000\nrow L001\nrow L002\nrow other\n"
-    prepare(tmp_path, toy_data, rows, valid)
+    prepare(tmp_path, rows, valid)
     task = task_of(tmp_path / "task")
     task.load_dataset("valid")
     dataset: Any = task.datasets["valid"]
@@ -192,17 +165,17 @@ def test_every_word_has_its_first_piece_in_every_kind_of_vocabulary(kind: str, t
         assert word == "\x07" or behind[len(behind) - len(own) :].tolist() == own.tolist()
 
 
-def long_task(folder: Path, data: Path, **options: int) -> TaggingTask:
+def long_task(folder: Path, **options: int) -> TaggingTask:
     """A task whose validation sentence needs several windows."""
     words = ["sailor I-WHO", "captain B-WHO", "rows O", "harbour I-PLACE", "reef I-PLACE"] * 6
-    prepare(folder, data, valid="\n".join([*words, "", "rows O"]) + "\n")
+    prepare(folder, valid="\n".join([*words, "", "rows O"]) + "\n")
     task = task_of(folder / "task", **options)
     task.load_dataset("valid")
     return task
 
 
-def test_batches_hold_every_word_once_at_its_first_piece(toy_data: Path, tmp_path: Path) -> None:
-    task = long_task(tmp_path, toy_data, tokens_per_sample=12, window_overlap=4)
+def test_batches_hold_every_word_once_at_its_first_piece(tmp_path: Path) -> None:
+    task = long_task(tmp_path, tokens_per_sample=12, window_overlap=4)
     dataset: Any = task.datasets["valid"]
     split = split_of(tmp_path, "valid")
     assert len(dataset) > 4 and dataset.sizes.max() <= 12
@@ -221,8 +194,8 @@ def test_batches_hold_every_word_once_at_its_first_piece(toy_data: Path, tmp_pat
     assert [label for window in sorted(labels) for label in labels[window]] == split.labels.tolist()
 
 
-def test_a_word_longer_than_a_window_is_seen_in_part(toy_data: Path, tmp_path: Path) -> None:
-    prepare(tmp_path, toy_data, valid="rows O\n" + "sailorrow" * 5 + " O\nsailor I-WHO\n")
+def test_a_word_longer_than_a_window_is_seen_in_part(tmp_path: Path) -> None:
+    prepare(tmp_path, valid="rows O\n" + "sailorrow" * 5 + " O\nsailor I-WHO\n")
     task = task_of(tmp_path / "task", 10, 2)
     task.load_dataset("valid")
     dataset: Any = task.datasets["valid"]
@@ -250,8 +223,8 @@ def validated(task: TaggingTask, validation: list[list[dict[str, Any]]]) -> dict
     return logged_metrics(lambda outputs: task.reduce_metrics(outputs, TaggingCriterion(task)), validation)
 
 
-def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: Path, tmp_path: Path) -> None:
-    task = long_task(tmp_path, toy_data, tokens_per_sample=12, window_overlap=4)
+def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(tmp_path: Path) -> None:
+    task = long_task(tmp_path, tokens_per_sample=12, window_overlap=4)
     split = split_of(tmp_path, "valid")
     first_pieces = split.pieces[np.cumsum(split.piece_counts) - split.piece_counts]
     names = np.array(task.settings.labels)
