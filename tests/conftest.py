@@ -12,9 +12,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from end_to_end.toy import toy_data
 from hypothesis import HealthCheck, settings
 
 from fairseq_maelm import register
+
+# The toy corpus, prepared once for all tests of a process.
+__all__ = ["toy_data"]
 
 # Timings never decide a test: on a busy machine an example takes longer than hypothesis allows.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

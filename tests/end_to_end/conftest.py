@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from end_to_end.small import LAST, cut, narrow
-from end_to_end.toy import TINY_TRAINING, run, toy_data
-
-__all__ = ["toy_data"]
+from end_to_end.toy import TINY_TRAINING, run
 
 
 @pytest.fixture(scope="session")

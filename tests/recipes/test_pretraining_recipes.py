@@ -153,35 +153,25 @@ def test_precision_is_an_option(data: Path) -> None:
     assert found == {"fp16": True, "fp16_init_scale": 4, "fp16_scale_window": 256}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "base",
-        "modern_17m",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("tiny", "modern_32m", "modern_150m")),
-    ],
-)
+@pytest.mark.parametrize("name", ["base", "modern_17m"])
 def test_muon_gets_matrices_in_fp16_too(name: str, data: Path) -> None:
     """fp16 is the default on GPUs, and fairseq would pass the optimizer all weights in one vector."""
-    for precision, expected in ((None, name.startswith("modern")), ("bf16", False), ("fp32", False)):
-        words = ["--gpus", 1, *([] if precision is None else ["--precision", precision])]
-        configuration = configuration_of_command(recipe_command(name, data, *words))
-        assert configuration.common.fp16 == (precision is None)
-        assert configuration.common.fp16_no_flatten_grads == expected
-        assert configuration.optimizer._name == ("muon" if name.startswith("modern") else "fused_adamw")
+    words = recipe_command(name, data, "--gpus", 1)
+    assert "--fp16" in words and ("--fp16-no-flatten-grads" in words) == (name == "modern_17m")
+    assert option(words, "--optimizer") == ("muon" if name == "modern_17m" else "fused_adamw")
+    words = recipe_command(name, data, "--gpus", 1, "--precision", "bf16")
+    assert "--fp16" not in words and "--fp16-no-flatten-grads" not in words
 
 
-@pytest.mark.parametrize("gpus", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", TABLE_3)
-def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str, gpus: int, data: Path) -> None:
-    words = recipe_command(name, data, "--gpus", gpus)
-    assert sequences_in_a_batch(configuration_of_command(words)) == 2048
+def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str) -> None:
     # The table that the user reads before.
     recipe = header(name)
-    numbers = {key: [int(n) for n in re.findall(r"\d+", recipe.split(key)[1].splitlines()[0])] for key in KEYS}
-    assert dict(zip(numbers["GPUS  "], numbers["--update-freq"]))[gpus] == int(option(words, "--update-freq"))
-    share = dict(zip(numbers["GPUS  "], numbers["sequences-per-gpu  "]))[gpus]
-    assert share * 512 == int(option(words, "--max-tokens"))
+    table = zip(*([int(n) for n in re.findall(r"\d+", recipe.split(key)[1].splitlines()[0])] for key in KEYS))
+    for gpus, sequences, updates in table:
+        found = train_options(load_yaml(Path(name), FOLDER), Machine(gpus, "fp16"))
+        assert (found["max-tokens"], found["update-freq"]) == (sequences * 512, updates)
+        assert gpus * sequences * updates == 2048
 
 
 @pytest.mark.parametrize(
@@ -207,51 +197,6 @@ def header(name: str) -> str:
     """Return the comment that a recipe begins with."""
     lines = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     return "\n".join(lines[: next(number for number, line in enumerate(lines) if not line.startswith("#"))])
-
-
-def flops_of_a_token(name: str, baseline: bool = False) -> float:
-    """Count the floating point operations of training per original token, by the model's matrix products."""
-    layers, width, decoder_layers = SHAPES[name]
-    sequence, masked = 512, 0.15
-    visible = 1.0 if baseline else 1 - masked
-    encoder_layer = visible * 24 * width**2 + 4 * visible**2 * sequence * width
-    decoder_layer = 24 * width**2 + 4 * sequence * width
-    # Of the layer under the head only keys and values are computed for all positions.
-    last_layer = 4 * width**2 + masked * (20 * width**2 + 4 * sequence * width)
-    if baseline:
-        stacks = (layers - 1) * encoder_layer + last_layer
-    else:
-        stacks = layers * encoder_layer + (decoder_layers - 1) * decoder_layer + last_layer
-    head = masked * (2 * width**2 + 2 * width * VOCABULARY[name])
-    # The backward pass costs twice the forward pass.
-    return 3 * (stacks + head)
-
-
-def exaflop(name: str, baseline: bool = False) -> str:
-    """Return the cost of the whole run as it is written in the texts."""
-    tokens = TABLE_3[name]["Max Steps"] * 2048 * 512
-    return f"{flops_of_a_token(name, baseline) * tokens / 1e18:,.0f}"
-
-
-def days(name: str, peak: float) -> float:
-    """Return the days of one device that reaches 30 % of its peak (FLOP/s)."""
-    return flops_of_a_token(name) * TABLE_3[name]["Max Steps"] * 2048 * 512 / (0.3 * peak) / 86400
-
-
-@pytest.mark.parametrize("name", TABLE_3)
-def test_stated_cost_is_the_model_s(name: str) -> None:
-    text = " ".join(line.lstrip("# ") for line in header(name).splitlines())
-    assert f"{flops_of_a_token(name) / 1e9:.3f} GFLOP a token" in text
-    assert f"{exaflop(name)} exaFLOP" in text
-    stated = [re.search(rf"([\d.]+) days of one {device}", text) for device in ("H100 or H200", "A100")]
-    assert [float(match[1]) for match in stated if match] == pytest.approx(
-        [days(name, 989e12), days(name, 312e12)], rel=0.03
-    )
-    # The same in the guide's table.
-    row = next(row for row in guide_rows("performance.md") if row[0] == name.replace("_plus", "+").replace("_", ""))
-    assert row[1:3] == [f"{flops_of_a_token(name) / 1e9:.3f}", exaflop(name)]
-    assert [float(cell) for cell in row[3:5]] == [float(match[1]) for match in stated if match]
-    assert row[5] == exaflop(name, baseline=True)
 
 
 def guide_rows(page: str) -> list[list[str]]:
@@ -285,18 +230,9 @@ def test_options_and_settings_of_the_user_win(data: Path) -> None:
     assert "--warmup-updates" not in words
 
 
-@pytest.mark.parametrize(("given", "name"), [("max_tokens=64", "--set sequences-per-gpu"), ("lr", "NAME=VALUE")])
-def test_settings_that_would_be_lost_are_refused(
-    given: str, name: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["pretrain", data, "--output", data / "run", "--recipe", "tiny", "--set", given]
-    assert f"--set {given}: give {name}" in usage_error(capsys, words)
-
-
 def test_workers_read_batches_for_gpus_alone(data: Path) -> None:
     """On a CPU they would take time from the training, and fairseq starts them again for each validation."""
-    commands = [recipe_command("tiny", data, "--gpus", gpus) for gpus in (0, 1)]
-    assert [configuration_of_command(words).dataset.num_workers for words in commands] == [0, 2]
+    assert [option(recipe_command("tiny", data, "--gpus", gpus), "--num-workers") for gpus in (0, 1)] == ["0", "2"]
 
 
 def test_a_recipe_may_leave_room_for_longer_sequences() -> None:
@@ -318,11 +254,9 @@ def test_a_recipe_among_its_own_defaults_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
-    for name in set(names_in(FOLDER)) - {"adapt", "modern_17m"}:
-        arch = f"maelm_{name}"
-        assert recipe_command(arch.removeprefix("maelm_"), data, "--gpus", 0, "--arch", arch) == recipe_command(
-            name, data, "--gpus", 0
-        )
+    for name in ("base_plus_plus", "modern_150m"):
+        own = recipe_command(name, data, "--gpus", 0)
+        assert recipe_command(name, data, "--gpus", 0, "--arch", f"maelm_{name}") == own
     assert set(names_in(FOLDER)) == {*TABLE_3, "adapt", "modern_150m", "modern_17m", "modern_32m", "tiny"}
 
 
@@ -335,25 +269,22 @@ def test_sequences_per_gpu_follow_the_smallest_gpu(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: types.SimpleNamespace(total_memory=cards[gpu]))
     rows = {row[0].strip("`"): row for row in guide_rows("performance.md") if row[0].startswith("`")}
     column = {40: 3, 80: 4, 141: 5}[smallest]
+    words = recipe_command("base", data, *([] if cards else ["--gpus", 8]))
+    assert option(words, "--distributed-world-size") == "8"
+    assert int(rows["base"][column]) * 512 == int(option(words, "--max-tokens"))
     for name in ("base", "base_plus_plus", "large_plus_plus", "modern_32m"):
-        words = recipe_command(name, data, *([] if cards else ["--gpus", 8]))
-        assert option(words, "--distributed-world-size") == "8"
-        assert int(rows[name][column]) * 512 == int(option(words, "--max-tokens"))
-        fixed, each = load_yaml(Path(name), FOLDER)["memory-gb"]
+        recipe = load_yaml(Path(name), FOLDER)
+        fixed, each = recipe["memory-gb"]
         assert rows[name][1] == f"{fixed} + {each} n"
+        assert int(rows[name][column]) * 512 == train_options(recipe, Machine(8, "fp16"), smallest * 1e9)["max-tokens"]
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
 def test_more_gpus_than_torch_sees_are_refused(
-    elsewhere: bool, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: types.SimpleNamespace(total_memory=80e9))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    if elsewhere:  # as torchrun says it
-        monkeypatch.setenv("WORLD_SIZE", "8")
-        assert option(recipe_command("base", data, "--gpus", 8), "--distributed-world-size") == "8"
-        return
     words = ["pretrain", data, "--output", data / "run", "--recipe", "base", "--gpus", 8]
     assert "--gpus 8, but torch finds 2 here with CUDA_VISIBLE_DEVICES=3,5" in usage_error(capsys, words)
 
@@ -382,11 +313,7 @@ def test_the_number_of_gpus_is_that_of_the_launcher(
 
 
 def test_gpus_exchange_by_nccl_and_look_for_no_unused_parameters(data: Path) -> None:
-    """What needs NCCL can at least be configured: the exchange of gradients, and fairseq's ways of exchanging less."""
+    """What needs NCCL can at least be configured."""
     reached = configuration_of_command(recipe_command("base", data, "--gpus", 8)).distributed_training
     assert (reached.distributed_backend, reached.ddp_backend) == ("nccl", "pytorch_ddp")
     assert not reached.find_unused_parameters and not reached.broadcast_buffers
-    changes = ["--ddp-comm-hook", "fp16", "--gradient-as-bucket-view", "--zero-sharding", "os", "--bucket-cap-mb", 50]
-    reached = configuration_of_command(recipe_command("base", data, "--gpus", 8, "--", *changes)).distributed_training
-    found = reached.ddp_comm_hook, reached.gradient_as_bucket_view, reached.zero_sharding, reached.bucket_cap_mb
-    assert tuple(map(str, found)) == ("fp16", "True", "os", "50")

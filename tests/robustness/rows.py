@@ -56,6 +56,7 @@ pretrain {data}:{folder}/nowhere --output {new} --recipe tiny | there is no fold
 pretrain {data}:{bad/data-no-text} --output {new} --recipe tiny | no files train.bin and train.idx in \S*no-text
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
 pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
+pretrain {data} --output {new} --recipe tiny --set max_tokens=64 | max_tokens=64: give --set sequences-per-gpu
 pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update must be a whole number of at least 1
 pretrain {data} --output {new} --recipe modern_17m --set max-update=2 | max-update=2 leaves no update for the last phase
 pretrain {data} --checkpoint {pretrained} --output {data} --replace | --output \S*data is the folder of the data or of

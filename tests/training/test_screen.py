@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 from end_to_end.small import NARROW, cut, training
-from end_to_end.toy import losses, run, toy_data
+from end_to_end.toy import losses, run
 from fairseq.logging import metrics
 from support import logging_kept
 
 from fairseq_maelm.cli import main
 from fairseq_maelm.training import screen
 from fairseq_maelm.training.screen import LOG_FILE, LogFile, Screen, running_loss, show_in_rank, shown
-
-__all__ = ["toy_data"]
 
 SIZES = ["--set", "batch-sequences=4", "sequence-length=64", "sequences-per-gpu=4", "max-update=3"]
 
@@ -94,14 +92,6 @@ def test_a_slow_start_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
     screen.close()
     assert str(lines[1]).endswith("1 %, 0.1 updates/s, 2:45:00 left")
     assert str(lines[-1]).endswith("71 %, 10 updates/s, 0:00:29 left")
-
-
-def test_updates_of_minutes_have_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    screen = Screen({"max_update": 10})
-    lines = [screen.line(int(second // 100), second) for second in map(float, range(0, 501, 10))]
-    screen.close()
-    assert str(lines[-1]).endswith("50 %, 0.01 updates/s, 0:08:20 left")
 
 
 def test_the_time_left_falls_steadily_while_updates_take_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
