@@ -1,4 +1,4 @@
-"""Our classes for transformers: buckets, padding, lengths, and machines without fairseq or this package."""
+"""Our classes for transformers: buckets, padding, lengths, sizes, recomputation, and machines without fairseq."""
 
 import json
 import subprocess
@@ -125,21 +125,9 @@ def test_every_class_is_registered() -> None:
         assert type(getattr(transformers, name).from_config(MaelmConfig(**NUMBERS))) is model
 
 
-@pytest.mark.parametrize(
-    ("size", "value", "told"),
-    [
-        ("num_hidden_layers", 10**6, "num_hidden_layers 1000000"),
-        ("num_hidden_layers", 900, "asks for"),
-        ("hidden_size", 10**9, "hidden_size 1000000000"),
-        ("intermediate_size", 99_999, "asks for"),
-        ("max_position_embeddings", 10**9, "max_position_embeddings 1000000000"),
-        ("vocab_size", 10**12, "vocab_size 1000000000000"),
-    ],
-)
 @pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "pickled tensors"])
-def test_sizes_that_the_weights_do_not_have_are_refused(
-    size: str, value: int, told: str, safe: bool, tmp_path: Path
-) -> None:
+def test_more_parameters_than_the_weights_have_are_refused(safe: bool, tmp_path: Path) -> None:
+    """tests/robustness has the sizes that are wrong by themselves."""
     model = MaelmForTokenClassification(MaelmConfig(**NUMBERS))
     model.save_pretrained(tmp_path)
     if not safe:
@@ -148,8 +136,47 @@ def test_sizes_that_the_weights_do_not_have_are_refused(
     assert type(open_pretrained("AutoModelForTokenClassification", tmp_path)) is MaelmForTokenClassification
     assert type(open_pretrained("AutoModel", tmp_path)) is MaelmModel
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, size: value}))
-    for kind in ("AutoModel", "AutoModelForTokenClassification"):
-        with pytest.raises(ValueError, match=f"cannot read .*config.json .*{told}") as refused:
-            open_pretrained(kind, tmp_path)
-        assert "\n" not in str(refused.value)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 99_999}))
+    with pytest.raises(ValueError, match="cannot read .*config.json asks for") as refused:
+        open_pretrained("AutoModel", tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_vocabulary_is_resized(tmp_path: Path) -> None:
+    model = model_of(MaelmForTokenClassification)
+    with torch.no_grad():
+        before = model(TOKENS)[0]
+    embeddings = model.resize_token_embeddings(37)
+    assert len(embeddings.weight) == model.config.vocab_size == 37
+    assert model.get_input_embeddings() is embeddings
+    with torch.no_grad():
+        torch.testing.assert_close(model(TOKENS)[0], before, rtol=0, atol=1e-5)
+    model.save_pretrained(tmp_path)
+    again = MaelmForTokenClassification.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        assert torch.equal(again(TOKENS)[0], model(TOKENS)[0])
+
+
+def test_recomputed_activations_give_equal_gradients() -> None:
+    """Recomputation uses the same dropout masks; attention weights come with it."""
+    model = model_of(MaelmForTokenClassification, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2).train()
+    calls: list[None] = []
+    for layer in model.mpnet.encoder.layer:
+        layer.intermediate.register_forward_hook(lambda *_: calls.append(None))
+
+    def gradients() -> tuple[dict[str, torch.Tensor], int]:
+        model.zero_grad()
+        calls.clear()
+        torch.manual_seed(5)
+        model(TOKENS)[0].sum().backward()
+        return {key: parameter.grad.clone() for key, parameter in model.named_parameters()}, len(calls)
+
+    expected, once = gradients()
+    model.gradient_checkpointing_enable()
+    found, twice = gradients()
+    assert once == len(model.mpnet.encoder.layer) and twice == 2 * once
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert len(model(TOKENS, output_attentions=True).attentions) == once
+    calls.clear()
+    model.eval()(TOKENS)
+    assert len(calls) == once, "nothing is recomputed without training"
