@@ -17,7 +17,7 @@ KEPT = Path(__file__).resolve().parents[1] / "end_to_end" / "kept"
 DATA = KEPT / "data"
 CHECKPOINT = KEPT / "checkpoint_last.pt"
 FIGURES = {"figure_1a_rank", "figure_1b_rank_of_mask", "figure_5a_rank_pretrained"}
-SMALL = ("--tokens", 2000, "--max-length", 48, "--batch-tokens", 512)
+SMALL = ("--tokens", 600, "--max-length", 48, "--batch-tokens", 512)
 
 
 @pytest.fixture
@@ -42,12 +42,8 @@ def fine_tuned(tmp_path: Path) -> Path:
     return tmp_path / "tuned.pt"
 
 
-def words(output: Path, *options: object) -> list[str]:
-    return ["analyze", "--output", str(output), "--device", "cpu", *map(str, options)]
-
-
 def analyze(output: Path, *options: object) -> None:
-    cli.main(words(output, *options))
+    cli.main(["analyze", "--output", str(output), "--device", "cpu", *map(str, options)])
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -86,8 +82,9 @@ def test_analysis_of_checkpoints(
     assert {row["tau"] for row in theorem} == {"0.9"}
 
     before = (output / "models" / "MLM.json").stat().st_mtime_ns
-    analyze(output, *models, f"--checkpoint=tuned={fine_tuned}", "--data", DATA, *SMALL)
+    analyze(output, f"--checkpoint=MLM={mlm}", f"--checkpoint=tuned={fine_tuned}", "--data", DATA, *SMALL)
     assert (output / "models" / "MLM.json").stat().st_mtime_ns == before, "a finished model was run again"
+    assert {row["model"] for row in rows(output / "ranks.csv")} == {"MAE-LM", "MLM", "tuned"}
     assert (output / "figures" / "figure_5b_rank_fine_tuned.svg").exists()
     with pytest.raises(SystemExit, match="other settings.*tau"):
         analyze(output, *models, "--data", DATA, *SMALL, "--tau", 0.8)
@@ -95,14 +92,11 @@ def test_analysis_of_checkpoints(
         analyze(output, f"--checkpoint=MLM={CHECKPOINT}", "--data", DATA, *SMALL)
 
 
-def test_models_are_compared_on_one_text(mlm: Path, tmp_path: Path) -> None:
+def test_models_are_compared_on_one_text(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("A cook bakes the bread.\n" * 20)
-    known = ("--text", text, "--vocabulary", DATA, *SMALL)
-    analyze(tmp_path / "analysis", f"--checkpoint=MAE-LM={KEPT}", *known)
-    analyze(tmp_path / "analysis", f"--checkpoint=MLM={mlm}", *known)
-    ranks = (tmp_path / "analysis" / "ranks.csv").read_text()
-    assert "\nMLM," in ranks and "\nMAE-LM," in ranks, "a model that is added joins the earlier ones"
+    known = (f"--checkpoint=MAE-LM={KEPT}", "--text", text, "--vocabulary", DATA, *SMALL)
+    analyze(tmp_path / "analysis", *known)
     text.write_text("Every sailor takes the harbour home.\n" * 20)
     with pytest.raises(SystemExit, match="MAE-LM.json has results from before the text changed"):
-        analyze(tmp_path / "analysis", f"--checkpoint=MAE-LM={KEPT}", f"--checkpoint=MLM={mlm}", *known)
+        analyze(tmp_path / "analysis", *known)

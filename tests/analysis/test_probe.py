@@ -169,8 +169,6 @@ def test_results_are_kept_apart(inputs: Path, tmp_path: Path, monkeypatch: pytes
     words = [str(word) for word in ["probe", "--tasks", inputs / "topics", *known]]
     cli.main([*words, f"--checkpoint=a={CHECKPOINT}"])
     monkeypatch.setattr(measures, "logistic_regression", refuse_to_measure)
-    with pytest.raises(SystemExit, match="other settings.*seed"):
-        cli.main([*words, f"--checkpoint=a={CHECKPOINT}", "--seed", "2"])
     with pytest.raises(SystemExit, match="results of a different model"):
         cli.main([*words, f"--random-weights=a={CHECKPOINT}"])
     cli.main([*words, f"--checkpoint=a={CHECKPOINT}"])
@@ -181,22 +179,8 @@ def test_results_are_kept_apart(inputs: Path, tmp_path: Path, monkeypatch: pytes
         cli.main([*words, f"--checkpoint=a={CHECKPOINT}"])
 
 
-@pytest.mark.parametrize(
-    ("option", "content", "message"),
-    [
-        ("--tasks", None, "is not a task folder of `maelm prepare sentences`"),
-        ("--treebank", "1\tword\n", "CoNLL-U has 10"),
-    ],
-)
-def test_wrong_inputs_are_refused_before_anything_is_written(
-    option: str, content: Any, message: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "input"
-    folder.mkdir()
-    if content is not None:
-        (folder / "x.tsv").write_text(content)
-    given = [folder / "x.tsv"] * 2 if option == "--treebank" else [folder]
+def test_wrong_inputs_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     known = ["probe", f"--checkpoint=a={CHECKPOINT}", "--vocabulary", DATA, "--output", tmp_path / "out"]
-    with pytest.raises(SystemExit, match=message):
-        cli.main([str(word) for word in [*known, option, *given]])
+    with pytest.raises(SystemExit, match="is not a task folder of `maelm prepare sentences`"):
+        cli.main([str(word) for word in [*known, "--tasks", tmp_path]])
     assert not (tmp_path / "out").exists()

@@ -34,10 +34,7 @@ def accumulated(rows: torch.Tensor, parts: list[int], double: bool = True) -> Gr
     [
         ([3.0, 1.0], 0.9, 1),  # 9 / 10 is just enough
         ([3.0, 1.0], 0.91, 2),
-        ([2.0, 2.0, 2.0, 2.0], 0.75, 3),
-        ([2.0, 2.0, 2.0, 2.0], 0.76, 4),
         ([4.0, 2.0, 1.0, 0.0], 1.0, 3),
-        ([5.0, 0.0], 1.0, 1),
         ([0.0, 0.0], 0.9, 0),
     ],
 )
@@ -123,14 +120,6 @@ def test_mask_on_an_axis_of_its_own() -> None:
     assert found.principal_angles == pytest.approx([0.0, 90.0])
 
 
-def test_mask_inside_the_span_of_real_tokens() -> None:
-    real, mask = diagonal(4, 4, 1e-6, 0), diagonal(1, 2, 0, 0)
-    found = compare_subspaces(real, mask, real + mask, tau=0.9)
-    assert found.mask_energy_outside == pytest.approx(0.0, abs=1e-12)
-    assert found.mask_dimensions == 0
-    assert found.principal_angles == pytest.approx([0.0, 0.0], abs=1e-9)
-
-
 def test_rotation_changes_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     rotation, _ = torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=torch.float64))
@@ -142,19 +131,12 @@ def test_rotation_changes_nothing() -> None:
         assert one == pytest.approx(other, abs=5e-6)
 
 
-@pytest.mark.parametrize("angle", [1e-9, 0.3, 45.0, 60.0, 89.9999999])
+@pytest.mark.parametrize("angle", [1e-9, 60.0, 89.9999999])
 def test_principal_angle_of_two_lines(angle: float) -> None:
     radians = math.radians(angle)
     first = torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64)
     second = torch.tensor([[math.cos(radians)], [math.sin(radians)], [0.0]], dtype=torch.float64)
     assert float(principal_angles(first, second)) == pytest.approx(angle, rel=1e-6)
-
-
-def test_angles_between_a_plane_and_a_line_do_not_depend_on_the_order() -> None:
-    plane = torch.eye(3, dtype=torch.float64)[:, :2]
-    line = torch.tensor([[1.0], [0.0], [1.0]], dtype=torch.float64) / math.sqrt(2)
-    assert principal_angles(plane, line).tolist() == pytest.approx([45.0])
-    assert principal_angles(line, plane).tolist() == pytest.approx([45.0])
 
 
 def test_no_mask_tokens_are_refused() -> None:
