@@ -106,21 +106,13 @@ def test_another_json_field(tmp_path: Path) -> None:
 
 
 BAD_CONTENT = {
-    "latin.txt": (
-        "one\ntwo\n\ncaf\u00e9 au lait\n".encode("latin-1"),
-        r"latin\.txt:4: not valid UTF-8: byte 4 .* 0xe9",
-    ),
     "cut.txt": ("fine\nna\u00ef".encode()[:-1], r"cut\.txt:2: not valid UTF-8: byte 3 .* 0xc3"),
     "field.jsonl": (b'{"text": "a"}\n\n{"body": "b"}\n', r"field\.jsonl:3: the record has no field 'text'"),
     "list.jsonl": (b"[1]\n", r"list\.jsonl:1: a record must be a JSON object, not list"),
-    "number.jsonl": (b'{"text": 5}\n', r"number\.jsonl:1: the field 'text' is 5"),
     "deep.jsonl": (b"[" * 100_000, r"deep\.jsonl:1: the record is nested too deep"),
     "broken.jsonl": (b'{"text": "a"}\n{"text": \n', r"broken\.jsonl:2: the record is not JSON"),
     "half.jsonl": (b'{"text": "\\ud83d"}\n', r"half\.jsonl:1: .* surrogate"),
-    "plain.gz": (b"not compressed", r"plain\.gz is damaged or truncated"),
     "cut.gz": (gzip.compress(b"abc" * 1000, mtime=0)[:-9], r"cut\.gz is damaged or truncated"),
-    "cut.xz": (lzma.compress(as_text(DOCUMENTS).encode())[:-40], r"cut\.xz is damaged or truncated"),
-    "plain.xz": (b"not compressed", r"plain\.xz is damaged or truncated"),
     "a.txt.zst": (b"compressed", r"a\.txt\.zst is compressed in a way that is not read: unpack it"),
 }
 
