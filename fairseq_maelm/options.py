@@ -3,12 +3,13 @@
 import argparse
 import dataclasses
 import difflib
+import operator
 import os
 import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,18 +71,34 @@ class _DefaultsHelpFormatter(argparse.HelpFormatter):
         return f"{text} (default: %(default)s)" if states_default and "(default" not in text else text
 
 
-def number(kind: type, minimum: float = float("-inf"), maximum: float = float("inf")) -> Callable[[str], Any]:
+# Limits of a number in the declaration of an option -> their words, and the comparison that holds within them.
+_LIMITS = {
+    "minimum": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "maximum": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
+
+
+def broken_limits(value: float, limits: Mapping[str, float]) -> str:
+    """Return what a number should be, such as "at least 1 and below 8"; "" if it is that. NaN is within no limits."""
+    if value == value and all(_LIMITS[name][1](value, limit) for name, limit in limits.items()):
+        return ""
+    return " and ".join(f"{_LIMITS[name][0]} {limit}" for name, limit in limits.items()) or "a number"
+
+
+def number(kind: type, minimum: float | None = None, **limits: float) -> Callable[[str], Any]:
     """Return a function that converts option values to int or float, and rejects NaN and values outside the limits."""
+    if minimum is not None:
+        limits = {"minimum": minimum, **limits}
 
     def convert(text: str) -> Any:
         try:
             value = kind(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not {'an integer' if kind is int else 'a number'}") from None
-        if not minimum <= value <= maximum:
-            limit = "a number" if minimum == float("-inf") else f"at least {minimum}"
-            limit = limit if maximum == float("inf") else f"between {minimum} and {maximum}"
-            raise argparse.ArgumentTypeError(f"must be {limit}, not {value}")
+        if wanted := broken_limits(value, limits):
+            raise argparse.ArgumentTypeError(f"must be {wanted}, not {value}")
         return value
 
     return convert
@@ -208,10 +225,20 @@ def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any
     Args:
         default: the default value; if omitted, the option is required.
         help: the help text.
-        more: ``minimum`` and ``maximum`` of a number; ``type``, ``metavar``, ``choices`` and ``nargs`` as in argparse;
-            ``positional``, true for an argument without ``--``; ``group``, the option's heading in the help.
+        more: the limits of a number, ``minimum``, ``maximum``, ``above`` and ``below``; ``type``, ``metavar``,
+            ``choices`` and ``nargs`` as in argparse; ``positional``, true for an argument without ``--``; ``group``,
+            the option's heading in the help.
     """
     return dataclasses.field(default=default, metadata={"help": help, **more})
+
+
+def check_limits(values: Any, settings: type) -> None:
+    """Raise a ValueError if an attribute is a number outside of the limits with which a dataclass declares it."""
+    for field in dataclasses.fields(settings):
+        limits = {name: field.metadata[name] for name in _LIMITS if name in field.metadata}
+        value = getattr(values, field.name, None) if limits else None
+        if value is not None and (wanted := broken_limits(value, limits)):
+            raise ValueError(f"--{field.name.replace('_', '-')} must be {wanted}, not {value}")
 
 
 def add_settings(parser: argparse.ArgumentParser, settings: type) -> None:
@@ -231,7 +258,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type) -> None:
 def _name_and_type(field: Any, hint: Any, more: dict[str, Any]) -> list[str]:
     """Add a field's keywords for argparse to ``more``, and return the field's name on the command line."""
     is_positional = more.pop("positional", False)
-    limits = {name: more.pop(name) for name in ("minimum", "maximum") if name in more}
+    limits = {name: more.pop(name) for name in _LIMITS if name in more}
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
     if typing.get_origin(hint) is tuple:

@@ -1,7 +1,9 @@
 """Options: their limits, their defaults in the help, and options made from settings classes."""
 
 import argparse
+import math
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from fairseq_maelm.options import (
     CommandParser,
     UsageError,
     add_settings,
+    check_limits,
     device_name,
     new_file,
     option,
@@ -51,7 +54,7 @@ def test_settings_become_options_and_come_back() -> None:
     ("words", "message"),
     [
         (["x"], "the following arguments are required: --output"),
-        (["x", "--output", "o", "--share", "1.5"], "argument --share: must be between 0 and 1, not 1.5"),
+        (["x", "--output", "o", "--share", "1.5"], "argument --share: must be at least 0 and at most 1, not 1.5"),
         (["x", "--output", "o", "--count", "0"], "argument --count: must be at least 1, not 0"),
         (["x", "--output", "o", "--shar", "0.1"], "there is no option --shar; did you mean --share?"),
     ],
@@ -63,6 +66,18 @@ def test_a_wrong_value_is_refused_in_one_line(
         parse(*words)
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"maelm test: error: {message} (see maelm test --help)\n"
+
+
+@pytest.mark.parametrize(
+    ("rate", "wanted"), [(0.0, "above 0 and below 1"), (1.0, "above 0"), (math.nan, "above 0"), (0.5, ""), (None, "")]
+)
+def test_limits_of_options_of_fairseq(rate: float | None, wanted: str) -> None:
+    @dataclass
+    class Rates:
+        rate: float | None = option(None, help="rate", above=0, below=1)
+
+    with pytest.raises(ValueError, match=f"--rate must be {wanted}") if wanted else nullcontext():
+        check_limits(Rates(rate), Rates)
 
 
 def test_what_settings_refuse_is_a_wrong_value_too() -> None:

@@ -33,13 +33,14 @@ class AnalysisSettings:
         "(default: whole and masked; for MAE-LM checkpoints also dropped)", choices=CONDITIONS, group=_MEASURED,
     )  # fmt: skip
     layers: tuple[int, ...] | None = _layers()
-    mask_prob: float = option(0.15, help="fraction of tokens to mask", group=_MEASURED)
+    mask_prob: float = option(0.15, help="fraction of tokens to mask", above=0, below=1, group=_MEASURED)
     leave_unmasked_prob: float = option(
-        0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)", group=_MEASURED
-    )
+        0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)", minimum=0,
+        group=_MEASURED,
+    )  # fmt: skip
     random_token_prob: float = option(
         0.0, help="fraction of the predicted tokens that the encoder reads as random real tokens (BERT: 0.1)",
-        group=_MEASURED,
+        minimum=0, group=_MEASURED,
     )  # fmt: skip
     skip_special_tokens: bool = option(
         False, help="leave out the states of special symbols (the model still sees these symbols)", group=_MEASURED
@@ -72,7 +73,7 @@ class AnalysisSettings:
     )
     tau: float = option(
         0.9, help="the effective rank is the least number of singular values with this fraction of the energy (the sum "
-        "of their squares)", minimum=1e-6, maximum=1, group=_MEASURED,
+        "of their squares)", above=0, maximum=1, group=_MEASURED,
     )  # fmt: skip
     centered: bool = option(
         False, help="center each set of representations (subtract its mean); the paper does not", group=_MEASURED

@@ -73,12 +73,7 @@ def effective_rank(values: Tensor, tau: float) -> int:
     """Return the tau-effective rank (section 2.2, after Cai et al., 2021) of descending singular values <float64>[D].
 
     This is the smallest k with s_1^2 + ... + s_k^2 >= tau (s_1^2 + ... + s_D^2); 0 if all singular values are 0.
-
-    Raises:
-        ValueError: tau is outside (0, 1].
     """
-    if not 0.0 < tau <= 1.0:
-        raise ValueError(f"tau must be in (0, 1], not {tau}")
     energy = values.double().square().cumsum(dim=0)
     total = float(energy[-1])
     if total == 0.0:

@@ -207,7 +207,7 @@ def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, se
         if name in options and not name.startswith("_"):
             if not _fits(options[name], kind):
                 raise CheckpointError(
-                    f"{path} holds {shown(options[name])} as {section}.{name}, which must be {_describe(kind)}"
+                    f"the {section}.{name} of {path} must be {_describe(kind)}, not {shown(options[name])}"
                 )
             chosen[name] = options[name]
     return chosen

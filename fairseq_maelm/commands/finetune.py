@@ -9,7 +9,7 @@ from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.doubtful_results import warn_about_training
 from fairseq_maelm.finetuning.kinds import kinds
-from fairseq_maelm.finetuning.recipe import OWNED, RECIPES, read_recipe
+from fairseq_maelm.finetuning.recipe import OWNED, RECIPES, SEARCHED, read_recipe
 from fairseq_maelm.options import UsageError, add_checkpoint, add_output, existing_path, number
 from fairseq_maelm.training.options import (
     OF_MACHINE,
@@ -48,16 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group = parser.add_argument_group("settings that override the recipe")
     group.add_argument(
-        "--lr", type=number(float, 0), metavar="X",
+        "--lr", type=SEARCHED["lr"], metavar="X",
         help="peak learning rate (default: the recipe's; without --recipe, for encoders narrower than 768, the "
         "recipe's times (768 / width)^2)",
     )  # fmt: skip
-    group.add_argument("--epochs", type=number(int, 1), metavar="N", help="number of passes over the training data")
+    group.add_argument("--epochs", type=SEARCHED["epochs"], metavar="N", help="number of passes over the training data")
     group.add_argument(
-        "--batch-size", type=number(int, 1), metavar="N", help="number of examples per update, over all GPUs"
+        "--batch-size", type=SEARCHED["batch-size"], metavar="N", help="number of examples per update, over all GPUs"
     )
     group.add_argument(
-        "--warm-up", type=number(float, 0, 1), metavar="X", help="fraction of the updates for learning rate warm-up"
+        "--warm-up",
+        type=SEARCHED["warm-up"],
+        metavar="X",
+        help="fraction of the updates for learning rate warm-up",
     )
     group.add_argument(
         "--metric", metavar="NAME",
@@ -102,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
     setting = dict(recipe.setting)
     if args.recipe is None:
         setting["lr"] = rate_for_width(setting["lr"], encoder.options["encoder-embed-dim"])
-    for name in ("lr", "epochs", "batch-size", "warm-up"):
+    for name in SEARCHED:
         value = getattr(args, name.replace("-", "_"))
         if value is not None:
             setting[name] = value

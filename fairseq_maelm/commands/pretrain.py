@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_maelm.commands.training_run import add_run_arguments, after_interrupt, end_training, start_training
 from fairseq_maelm.data.token_files import read_index
-from fairseq_maelm.options import USER_DIR, UsageError, add_checkpoint, add_output
+from fairseq_maelm.options import USER_DIR, UsageError, add_checkpoint, add_output, number
 from fairseq_maelm.training.options import (
     OF_MACHINE,
     Machine,
@@ -22,6 +22,7 @@ from fairseq_maelm.training.options import (
     names_in,
     number_if_it_is_one,
     recipe_type,
+    spelled,
 )
 
 PASSES_OPTIONS_ON = True
@@ -30,6 +31,7 @@ AFTER_INTERRUPT = after_interrupt
 RECIPES = USER_DIR / "pretraining_recipes"
 _OBJECTIVES = ("mae-lm", "mlm")
 _SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
+_NUMBERS = {**dict.fromkeys((*_SIZES, "max-update"), number(int, 1)), "passes": number(float, above=0, below=math.inf)}
 # Options of fairseq-train that follow from settings of the recipe.
 _COMPUTED = {
     "tokens-per-sample": "sequence-length",
@@ -140,13 +142,7 @@ def _setting(text: str) -> tuple[str, Any]:
         raise UsageError(f"--set {text}: give NAME=VALUE")
     if name in (*_COMPUTED, "save-dir"):
         raise UsageError(f"--set {text}: give {_OWNED[name]} instead")
-    chosen = _WORDS.get(value.lower(), number_if_it_is_one(value))
-    is_size = name in (*_SIZES, "max-update") and (name, chosen) != ("sequences-per-gpu", "auto")
-    if is_size and not (type(chosen) is int and chosen > 0):
-        raise UsageError(f"--set {text}: {name} must be a whole number of at least 1")
-    if name == "passes" and not (type(chosen) in (int, float) and 0 < chosen < math.inf):
-        raise UsageError(f"--set {text}: passes must be a number above 0")
-    return name, chosen
+    return name, _WORDS.get(value.lower(), number_if_it_is_one(value))
 
 
 def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,10 +157,18 @@ def _recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> dict[str, A
         raise UsageError("--objective and --general-data need --checkpoint")
     by_default = Path("adapt" if args.arch is None else args.arch.removeprefix("maelm_"))
     recipe = load_yaml(args.recipe or by_default, RECIPES)
+    recipe["options"] = dict(mapping_of(recipe.get("options"), "options"))
     for name, value in changes.items():
         (recipe if name in recipe and name != "options" else recipe["options"])[name] = value
     if args.arch is not None:
         recipe["options"]["arch"] = args.arch
+    given = {**recipe["options"], **recipe}
+    for name in given.keys() & _NUMBERS.keys():
+        try:
+            if (name, given[name]) != ("sequences-per-gpu", "auto"):
+                _NUMBERS[name](spelled(given[name]))
+        except argparse.ArgumentTypeError as error:
+            raise UsageError(f"--set {name} or the recipe: {error}") from None
     return recipe
 
 
@@ -184,15 +188,13 @@ def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNK
     Raises:
         ValueError: the recipe lacks an option, or its batch cannot be divided among the GPUs.
     """
-    options = dict(mapping_of(recipe.get("options"), "options"))
+    options = dict(recipe["options"])
     if recipe.get("sequences-per-gpu") == "auto":
         recipe = {**recipe, "sequences-per-gpu": sequences_that_fit(recipe, machine, memory)}
-    missing = [name for name in _SIZES if not (isinstance(recipe.get(name), int) and recipe[name] > 0)]
+    missing = [name for name in _SIZES if name not in recipe]
     missing += [name for name in ("arch", "max-update") if name not in options]
     if missing:
         raise ValueError(f"the recipe does not set {', '.join(missing)}")
-    if not (isinstance(options["max-update"], int) and options["max-update"] > 0):
-        raise ValueError(f"max-update must be a whole number of at least 1, not {options['max-update']}")
     batch, length, share = (int(recipe[name]) for name in _SIZES)
     step = max(1, machine.gpus) * share
     if batch % step:

@@ -42,8 +42,9 @@ class PrepareSettings:
         1, help="number of parts to split the training text into, each in its own folder", minimum=1, maximum=100
     )
     valid_fraction: float | None = option(
-        None, help=f"fraction of documents to hold out for validation (default: {_DEFAULT_FRACTION})", group=_VALID
-    )
+        None, help=f"fraction of documents to hold out for validation (default: {_DEFAULT_FRACTION})", above=0, below=1,
+        group=_VALID,
+    )  # fmt: skip
     valid_documents: int | None = option(
         None, help="number of documents to hold out for validation", minimum=1, group=_VALID
     )
@@ -94,8 +95,6 @@ class PrepareSettings:
         given += ["--valid"] if self.valid else []
         if len(given) > 1:
             raise CorpusError(f"{' and '.join(given)} exclude each other: give only one of them")
-        if self.valid_fraction is not None and not 0 < self.valid_fraction < 1:
-            raise CorpusError(f"--valid-fraction must be between 0 and 1, both excluded, not {self.valid_fraction}")
         existing = [name for name in ("vocabulary", "sentencepiece_model") if getattr(self, name) is not None]
         for name in (*_DEFAULT_TRAINING, "vocabulary_size", *existing[1:]) if existing else ():
             if getattr(self, name) is not None:

@@ -46,12 +46,10 @@ def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np
         slices = _greedy(ends, np.stack([ends - line_sizes, ends], axis=1), block_size)
     elif break_mode == "complete":
         slices = _greedy(ends, np.array([[0, total]], dtype=np.int64), block_size)
-    elif break_mode == "complete_doc":
+    else:
         blank = line_sizes == _BLANK_LINE
         starts, stops = np.append(0, ends[blank]), np.append(ends[blank] - _BLANK_LINE, total)
         slices = _greedy(ends, np.stack([starts, stops], axis=1)[starts < stops], block_size)
-    else:
-        raise ValueError(f"unknown break mode {break_mode!r}; choose one of {', '.join(BREAK_MODES)}")
     return slices[slices[:, 1] - slices[:, 0] > 1]
 
 

@@ -92,13 +92,6 @@ class MaskingScheme:
     protected: np.ndarray | None = None  # <bool>[V] tokens that are never chosen; None if all may be
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.mask_prob < 1.0:
-            raise ValueError(
-                f"the mask probability (--mask-prob) must be between 0 and 1, both excluded, not {self.mask_prob}"
-            )
-        for name in ("leave_unmasked_prob", "random_token_prob"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"--{name.replace('_', '-')} must be in [0, 1], not {getattr(self, name)}")
         if self.leave_unmasked_prob + self.random_token_prob > 1.0:
             raise ValueError(
                 f"--leave-unmasked-prob ({self.leave_unmasked_prob}) and --random-token-prob "

@@ -40,14 +40,6 @@ class EncoderView:
     positions: str = "original"
 
     def __post_init__(self) -> None:
-        if self.masked_input not in MASKED_INPUTS:
-            raise ValueError(f"unknown --masked-input {self.masked_input}; choose one of {', '.join(MASKED_INPUTS)}")
-        if self.positions not in ENCODER_POSITIONS:
-            raise ValueError(
-                f"unknown --encoder-positions {self.positions}; choose one of {', '.join(ENCODER_POSITIONS)}"
-            )
-        if not 0.0 <= self.mask_fraction <= 1.0:
-            raise ValueError(f"--encoder-mask-fraction must be in [0, 1], not {self.mask_fraction}")
         if self.mask_fraction and self.masked_input != "dropped":
             raise ValueError(
                 "--encoder-mask-fraction keeps a fraction of the masks that --masked-input dropped would otherwise "

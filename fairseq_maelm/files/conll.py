@@ -33,8 +33,6 @@ class Layout:
     comment_prefix: str = ""  # start of comment lines, for "conll"; empty if there are none
 
     def __post_init__(self) -> None:
-        if self.form not in ("conllu", "conll"):
-            raise ValueError(f"the format must be conllu or conll, not {self.form!r}")
         if self.form == "conllu" and self.column not in CONLLU_COLUMNS[1:]:
             raise ValueError(
                 f"CoNLL-U has no label column {self.column!r}: choose one of {', '.join(CONLLU_COLUMNS[2:])}"

@@ -5,6 +5,7 @@ A recipe is given by its path or, for recipes in the package, by its name. It in
 """
 
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +14,21 @@ from typing import Any
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_maelm.training.options import load_yaml, number_if_it_is_one
+from fairseq_maelm.options import number
+from fairseq_maelm.training.options import load_yaml, number_if_it_is_one, spelled
 
 # Option -> values to try.
 Search = dict[str, tuple[Any, ...]]
 
 RECIPES = Path(__file__).with_name("recipes")
-# Every search has these; any other name in it is an option of fairseq-train.
-SEARCHED = ("lr", "batch-size", "epochs", "warm-up")
+# Every search has these options of `maelm finetune`; any other name in it is an option of fairseq-train. Each has the
+# function that converts its values.
+SEARCHED = {
+    "lr": number(float, 0),
+    "batch-size": number(int, 1),
+    "epochs": number(int, 1),
+    "warm-up": number(float, 0, below=1),
+}
 # Options of fairseq-train that follow from options of `maelm finetune`; the first of several decides the others.
 OWNED = {
     "save-dir": "--output",
@@ -144,18 +152,10 @@ def _search(search: Mapping[str, Any], what: str) -> Search:
         listed = [number_if_it_is_one(value) for value in (values if isinstance(values, list) else [values])]
         if not listed or len(set(map(str, listed))) < len(listed):
             raise ValueError(f"{what}: {name} must be a list of different values, not {values}")
-        for value in listed:
-            _check_value(name, value, what)
+        for value in listed if name in SEARCHED else ():
+            try:
+                SEARCHED[name](spelled(value))
+            except ArgumentTypeError as error:
+                raise ValueError(f"{what}: {name}: {error}") from None
         found[name] = tuple(listed)
     return found
-
-
-def _check_value(name: str, value: Any, what: str) -> None:
-    """Check the values of batch-size, epochs, lr and warm-up; raise ValueError for invalid ones."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if name in ("batch-size", "epochs"):
-        right = number and value == int(value) and value >= 1
-    else:
-        right = name not in ("lr", "warm-up") or (number and (value > 0 if name == "lr" else 0 <= value < 1))
-    if not right:
-        raise ValueError(f"{what}: {value!r} cannot be a value of {name}")

@@ -138,7 +138,8 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the file is damaged, contains another model, or has content that training does not write.
+        CheckpointError: the file is damaged, contains another model, or has content that training does not write; or
+            an override is no value of its option.
         ValueError: an override names an unknown option.
     """
     register()  # the tasks whose names a checkpoint may hold
@@ -146,11 +147,11 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
     sections = plain_sections(state, path)
     weights = state.pop("model")
     check_weights(weights, path)
-    task = _options(sections, path, "task", loadable_tasks(), TASK_DATACLASS_REGISTRY.get)
-    model = _options(sections, path, "model", ("maelm", *SIZES), lambda name: MaelmModelConfig)
-    model.update(_OF_THE_MACHINE)
-    for name, value in (overrides or {}).items():
-        _override(task, model, name, value)
+    changes = {**_OF_THE_MACHINE, **(overrides or {})}
+    task = _options(sections, path, "task", loadable_tasks(), TASK_DATACLASS_REGISTRY.get, changes)
+    model = _options(sections, path, "model", ("maelm", *SIZES), lambda name: MaelmModelConfig, changes)
+    if unknown := [name for name in changes if name not in {**task, **model} or name.startswith("_")]:
+        raise ValueError(f"{unknown[0]!r} is an option of neither the task {task['_name']} nor the model")
     config = OmegaConf.create({**sections, "task": task, "model": model})
     complete_config(config.model)
     _check_model(config.model, weights, path, [name for name in overrides or {} if name in config.model])
@@ -168,9 +169,14 @@ def loadable_tasks() -> tuple[str, ...]:
 
 
 def _options(
-    sections: dict[str, dict[str, Any]], path: Path, section: str, names: tuple[str, ...], dataclass_of: Any
+    sections: dict[str, dict[str, Any]],
+    path: Path,
+    section: str,
+    names: tuple[str, ...],
+    dataclass_of: Any,
+    changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return a section's name and declared options, with references to other sections resolved."""
+    """Return a section's name and declared options, with ``changes`` and with references resolved."""
     found = sections.get(section, {})
     name = found.get("_name")
     if name not in names:
@@ -178,8 +184,8 @@ def _options(
             f"{path} is a checkpoint of the {section} {shown(name)}, but only those of {', '.join(names)} can be loaded"
         )
     dataclass = dataclass_of(name)
-    options = {**_elsewhere(dataclass, sections), **found}
-    return {"_name": name, **declared_options(options, dataclass, path, section)}
+    options = declared_options({**_elsewhere(dataclass, sections), **found, **changes}, dataclass, path, section)
+    return {"_name": name, **{option: _escaped(value) for option, value in options.items()}}
 
 
 def _elsewhere(dataclass: Any, sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -197,17 +203,9 @@ def _reference(field: "Field[Any]") -> str:
     return default[2:-1] if default.startswith("${") else ""
 
 
-def _override(task: dict[str, Any], model: dict[str, Any], name: str, value: Any) -> None:
-    owners = [
-        section
-        for section, declared in ((task, TASK_DATACLASS_REGISTRY[task["_name"]]), (model, MaelmModelConfig))
-        if name in declared.__dataclass_fields__ and not name.startswith("_")
-    ]
-    if not owners:
-        raise ValueError(f"{name!r} is an option of neither the task {task['_name']} nor the model")
-    for owner in owners:
-        # Paths may contain text that looks like references to other options or to environment variables.
-        owner[name] = re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+def _escaped(value: Any) -> Any:
+    """Escape what looks like a reference to an option or an environment variable, as the path of the data may."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _check_model(model: Any, weights: dict[str, Tensor], path: Path, changed: Sequence[str]) -> None:

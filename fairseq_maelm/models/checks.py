@@ -1,7 +1,6 @@
 """Refuse model options that cannot work, before anything is built."""
 
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,19 +9,13 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.models.sizes import POSITIONS
+from fairseq_maelm.models.config import MaelmModelConfig
 from fairseq_maelm.modules.attention import triton
-from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
-from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
-from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
-from fairseq_maelm.options import PRECISIONS
+from fairseq_maelm.modules.attention.backends import BACKENDS
+from fairseq_maelm.modules.attention.relative_position import check_buckets
+from fairseq_maelm.options import check_limits
 
 logger = logging.getLogger(__name__)
-
-# Bounds of LayerNorm's epsilon.
-SMALLEST_EPS, LARGEST_EPS = 1e-14, 1e-2
-# Bounds of rotary bases.
-SMALLEST_BASE, LARGEST_BASE = 2, 2**31 - 1
 
 
 def check_config(config: Any) -> None:
@@ -31,24 +24,12 @@ def check_config(config: Any) -> None:
     Raises:
         ValueError: an option is wrong; the message names it and the possible values.
     """
-    _check_sizes(config)
+    check_limits(config, MaelmModelConfig)
+    _check_heads(config)
     _check_positions(config)
     _check_decoder(config)
     check_backend(str(config.attention))
     refuse_stock_bf16(config)
-    if str(config.precision) not in PRECISIONS:
-        raise ValueError(f"unknown --precision {config.precision}")
-    if config.decoder_layers < 0:
-        raise ValueError(f"--decoder-layers must be 0 or more, not {config.decoder_layers}")
-    for option in ("init_std", "embedding_init_std"):
-        if not getattr(config, option) > 0.0:
-            raise ValueError(f"--{option.replace('_', '-')} must be positive, not {getattr(config, option)}")
-    if not SMALLEST_EPS <= config.layer_norm_eps <= LARGEST_EPS:
-        bounds = f"[{SMALLEST_EPS}, {LARGEST_EPS}]"
-        raise ValueError(f"--layer-norm-eps must be in {bounds}, not {config.layer_norm_eps}")
-    for name in ("dropout", "attention_dropout", "pooler_dropout"):
-        if not 0.0 <= getattr(config, name) < 1.0:
-            raise ValueError(f"--{name.replace('_', '-')} must be in [0, 1), not {getattr(config, name)}")
 
 
 def check_task(task: Any, positions: int) -> None:
@@ -100,11 +81,7 @@ def warn_of_a_deep_decoder(config: Any) -> None:
         )
 
 
-def _check_sizes(config: Any) -> None:
-    sizes = ("embed_dim", "ffn_embed_dim", "attention_heads")
-    for name in ("encoder_layers", *(f"{part}_{size}" for part in ("encoder", "decoder") for size in sizes)):
-        if getattr(config, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(config, name)}")
+def _check_heads(config: Any) -> None:
     for part in ("encoder", "decoder"):
         width, heads = getattr(config, f"{part}_embed_dim"), getattr(config, f"{part}_attention_heads")
         if width % heads:
@@ -140,13 +117,7 @@ def check_view(decoder: Any, view: EncoderView) -> None:
         )
 
 
-def _unknown(option: str, value: Any, choices: Iterable[str]) -> ValueError:
-    return ValueError(f"unknown --{option} {value}: choose one of {', '.join(choices)}")
-
-
 def _check_decoder(config: Any) -> None:
-    if str(config.decoder_attention) not in DECODER_ATTENTION:
-        raise _unknown("decoder-attention", config.decoder_attention, DECODER_ATTENTION)
     if config.decoder_attention != "self" and not config.decoder_layers:
         raise ValueError(f"--decoder-attention {config.decoder_attention} needs a decoder: --decoder-layers is 0")
     if config.decoder_attention == "shared":
@@ -179,45 +150,22 @@ def _check_shared(config: Any) -> None:
 
 
 def _check_positions(config: Any) -> None:
-    for option, choices in (("layer", LAYERS), ("positions", POSITIONS), ("decoder_positions", POSITIONS)):
-        if getattr(config, option) not in choices:
-            raise _unknown(option.replace("_", "-"), getattr(config, option), choices)
     if config.relative_buckets != "none":
         if config.positions == "rotary":
             raise ValueError(
                 f"--relative-buckets {config.relative_buckets} cannot be combined with --positions rotary: omit "
                 "one of the two"
             )
-        if config.relative_buckets not in BUCKET_FUNCTIONS:
-            raise _unknown("relative-buckets", config.relative_buckets, (*BUCKET_FUNCTIONS, "none"))
         check_buckets(config.relative_num_buckets, config.relative_max_distance)
     if config.share_decoder_positions and "rotary" in (config.positions, config.decoder_positions):
         raise ValueError(
             "--share-decoder-positions shares a table of position embeddings, which rotary positions do not have: "
             "omit it"
         )
-    _check_rotary(config)
-    _check_local_attention(config)
-
-
-def _check_rotary(config: Any) -> None:
     for part, option in (("encoder", "positions"), ("decoder", "decoder_positions")):
         width = getattr(config, f"{part}_embed_dim") // getattr(config, f"{part}_attention_heads")
         if getattr(config, option) == "rotary" and width % 2:
             raise ValueError(f"rotary positions need attention heads of even width: those of the {part} have {width}")
-    for option in ("rotary_base", "local_rotary_base"):
-        if not SMALLEST_BASE <= getattr(config, option) <= LARGEST_BASE:
-            raise ValueError(
-                f"--{option.replace('_', '-')} must be in [{SMALLEST_BASE}, {LARGEST_BASE}], not "
-                f"{getattr(config, option)}"
-            )
-
-
-def _check_local_attention(config: Any) -> None:
-    if config.local_attention < 0:
-        raise ValueError(f"--local-attention must be 0 or more tokens, not {config.local_attention}")
-    if config.global_every < 1:
-        raise ValueError(f"--global-every must be at least 1, not {config.global_every}")
 
 
 def check_backend(path: str) -> None:
@@ -226,8 +174,6 @@ def check_backend(path: str) -> None:
     Raises:
         ValueError: the backend cannot run; the message says why and which backend to choose.
     """
-    if path not in ATTENTION_BACKENDS:
-        raise _unknown("attention", path, ATTENTION_BACKENDS)
     if BACKENDS[path].device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"--attention {path} needs a CUDA GPU, and torch finds none: use --attention auto or, for a checkpoint "

@@ -16,6 +16,9 @@ from fairseq_maelm.options import PRECISIONS, option
 
 _OF_SIZE = "default: the architecture's"
 _OF_ENCODER = "default: the encoder's"
+# Limits of LayerNorm's epsilon, and of rotary bases.
+SMALLEST_EPS, LARGEST_EPS = 1e-14, 1e-2
+_BASES = {"minimum": 2, "maximum": 2**31 - 1}
 
 # The options that determine the encoder. Its weights can be loaded only with the same values.
 ENCODER_OPTIONS = (
@@ -42,15 +45,16 @@ ENCODER_OPTIONS = (
 class MaelmModelConfig(FairseqDataclass):
     """Options of the model. Options that are None are filled in from the architecture."""
 
-    encoder_layers: Optional[int] = option(None, help=f"encoder layers ({_OF_SIZE})")
-    encoder_embed_dim: Optional[int] = option(None, help=f"model width ({_OF_SIZE})")
-    encoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width ({_OF_SIZE})")
-    encoder_attention_heads: Optional[int] = option(None, help=f"attention heads ({_OF_SIZE})")
+    encoder_layers: Optional[int] = option(None, help=f"encoder layers ({_OF_SIZE})", minimum=1)
+    encoder_embed_dim: Optional[int] = option(None, help=f"model width ({_OF_SIZE})", minimum=1)
+    encoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width ({_OF_SIZE})", minimum=1)
+    encoder_attention_heads: Optional[int] = option(None, help=f"attention heads ({_OF_SIZE})", minimum=1)
     decoder_layers: Optional[int] = option(
         None,
         help="decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa "
         f"({_OF_SIZE}; with --decoder-attention shared, half of the encoder's, or all of them for a "
         "checkpoint that had no decoder)",
+        minimum=0,
     )
     decoder_attention: Optional[ChoiceEnum(list(DECODER_ATTENTION))] = option(  # type: ignore[valid-type]
         None,
@@ -60,9 +64,13 @@ class MaelmModelConfig(FairseqDataclass):
         "states and the encoder's output. 'causal_cross': earlier tokens and the encoder's output, to predict every "
         f"token as in BART ({_OF_SIZE})",
     )
-    decoder_embed_dim: Optional[int] = option(None, help=f"decoder width ({_OF_ENCODER})")
-    decoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width in the decoder ({_OF_ENCODER})")
-    decoder_attention_heads: Optional[int] = option(None, help=f"attention heads in the decoder ({_OF_ENCODER})")
+    decoder_embed_dim: Optional[int] = option(None, help=f"decoder width ({_OF_ENCODER})", minimum=1)
+    decoder_ffn_embed_dim: Optional[int] = option(
+        None, help=f"feed-forward width in the decoder ({_OF_ENCODER})", minimum=1
+    )
+    decoder_attention_heads: Optional[int] = option(
+        None, help=f"attention heads in the decoder ({_OF_ENCODER})", minimum=1
+    )
     layer: Optional[ChoiceEnum(list(LAYERS))] = option(  # type: ignore[valid-type]
         None,
         help="type of layer in the encoder and the decoder: the paper's, with LayerNorm after each residual sum, or "
@@ -79,20 +87,29 @@ class MaelmModelConfig(FairseqDataclass):
         f"({_OF_ENCODER})",
     )
     rotary_base: Optional[int] = option(
-        None, help=f"base of the rotary positions; their longest wavelength is 2 pi times the base ({_OF_SIZE})"
+        None,
+        help=f"base of the rotary positions; their longest wavelength is 2 pi times the base ({_OF_SIZE})",
+        **_BASES,
     )
     local_rotary_base: Optional[int] = option(
-        None, help="rotary base of all encoder layers that are not global (default: --rotary-base)"
+        None, help="rotary base of all encoder layers that are not global (default: --rotary-base)", **_BASES
     )
     local_attention: int = option(
         0,
         help="attention window, in tokens, of the encoder layers that are not global: a token attends to tokens at "
         "most half a window away in the original sequence; with 0, all layers attend to all tokens",
+        minimum=0,
     )
-    global_every: int = option(3, help="period of global encoder layers; the first layer of each period is global")
-    dropout: Optional[float] = option(None, help=f"dropout in the encoder; the decoder has none ({_OF_SIZE})")
-    attention_dropout: Optional[float] = option(None, help=f"dropout of attention weights in the encoder ({_OF_SIZE})")
-    pooler_dropout: float = option(0.0, help="dropout in classification heads")
+    global_every: int = option(
+        3, help="period of global encoder layers; the first layer of each period is global", minimum=1
+    )
+    dropout: Optional[float] = option(
+        None, help=f"dropout in the encoder; the decoder has none ({_OF_SIZE})", minimum=0, below=1
+    )
+    attention_dropout: Optional[float] = option(
+        None, help=f"dropout of attention weights in the encoder ({_OF_SIZE})", minimum=0, below=1
+    )
+    pooler_dropout: float = option(0.0, help="dropout in classification heads", minimum=0, below=1)
     attention: ChoiceEnum(list(ATTENTION_BACKENDS)) = option(  # type: ignore[valid-type]
         "auto",
         help="implementation of attention: "
@@ -111,7 +128,10 @@ class MaelmModelConfig(FairseqDataclass):
     share_decoder_positions: bool = option(False, help="use the encoder's table of position embeddings in the decoder")
     max_positions: int = option(512, help="length of the longest sequence, <s> and </s> included")
     layer_norm_eps: float = option(
-        LAYER_NORM_EPS, help="epsilon that LayerNorm adds to the variance; imported models may have another value"
+        LAYER_NORM_EPS,
+        help="epsilon that LayerNorm adds to the variance; imported models may have another value",
+        minimum=SMALLEST_EPS,
+        maximum=LARGEST_EPS,
     )
     imported_as: ChoiceEnum(["none", *FAMILIES]) = option(  # type: ignore[valid-type]
         "none",
@@ -122,11 +142,13 @@ class MaelmModelConfig(FairseqDataclass):
         0.02,
         help="standard deviation for initializing linear layers; 0.02 suits widths of 768 and more, "
         "narrower models learn faster with about 0.55 / sqrt(width)",
+        above=0,
     )
     embedding_init_std: float = option(
         0.02,
         help="standard deviation of the random embeddings of tokens and positions; with about 0.9 / sqrt(width), "
         "narrow models need far fewer updates to learn more than word frequencies",
+        above=0,
     )
     precision: ChoiceEnum(list(PRECISIONS)) = option(  # type: ignore[valid-type]
         "fp32",

@@ -17,16 +17,6 @@ _METERS, _METER = lasting("general_at_start"), "loss"
 _STEPS = "max_valid_steps"  # 0 for all batches
 
 
-def check_general_options(cfg: Any) -> None:
-    """Raise ValueError for wrong options about general text."""
-    if not 0.0 <= cfg.general_ratio < 1.0:
-        raise ValueError(f"--general-ratio must be in [0, 1), not {cfg.general_ratio}")
-    if cfg.general_loss_bound is not None and not cfg.general_loss_bound > 0.0:
-        raise ValueError(f"--general-loss-bound must be more than 0 bits, not {cfg.general_loss_bound}")
-    if cfg.general_data is None and (cfg.general_ratio or cfg.general_loss_bound is not None):
-        raise ValueError("--general-ratio and --general-loss-bound need --general-data")
-
-
 def start() -> float | None:
     """Return the loss before the first update, in bits per predicted token, or None if not measured yet."""
     meter = metrics.get_meter(_METERS, _METER)

@@ -27,7 +27,6 @@ from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.tasks.general_loss_bound import (
     GENERAL,
-    check_general_options,
     check_part,
     excess,
     measure_start,
@@ -69,7 +68,12 @@ class MaelmTaskConfig(EncoderTaskConfig):
         "as many whole lines as fit; 'complete_doc': the same, and at the end of every document; 'eos': after every "
         "line",
     )
-    tokens_per_sample: int = option(512, help="maximum number of tokens in a sequence, <s> included")
+    tokens_per_sample: int = option(
+        512,
+        help="maximum number of tokens in a sequence, <s> included",
+        minimum=3,  # blocks of <s> and a single token are left out
+        maximum=MAX_LENGTH,
+    )
     masked_input: ChoiceEnum(list(MASKED_INPUTS)) = option(  # type: ignore[valid-type]
         "dropped",
         help="encoder's input at masked positions: nothing with 'dropped' (MAE-LM), <mask> with 'kept' (MLM) and "
@@ -77,27 +81,34 @@ class MaelmTaskConfig(EncoderTaskConfig):
         "gets the mask embedding",
     )
     encoder_mask_fraction: float = option(
-        0.0, help="with --masked-input dropped: probability that a mask stays in the encoder's input (delta)"
+        0.0,
+        help="with --masked-input dropped: probability that a mask stays in the encoder's input (delta)",
+        minimum=0,
+        maximum=1,
     )
     encoder_positions: ChoiceEnum(list(ENCODER_POSITIONS)) = option(  # type: ignore[valid-type]
         "original", help="positions of the encoder's input: the original ones, or consecutive ones"
     )
-    mask_prob: float = option(0.15, help="fraction of tokens to predict")
+    mask_prob: float = option(0.15, help="fraction of tokens to predict", above=0, below=1)
     mask_prob_end: Optional[float] = option(
         None,
         help="fraction of tokens to predict in the last eighth of the run, reached in equal steps from --mask-prob "
         "(default: --mask-prob)",
+        above=0,
+        below=1,
     )
     valid_mask_prob: Optional[float] = option(
         None,
         help="fraction of tokens to predict in validation, for comparisons of runs with different fractions (default: "
         "--mask-prob-end, or else --mask-prob)",
+        above=0,
+        below=1,
     )
     leave_unmasked_prob: float = option(
-        0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)"
+        0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)", minimum=0
     )
     random_token_prob: float = option(
-        0.0, help="fraction of the predicted tokens that the encoder reads as random real tokens (BERT: 0.1)"
+        0.0, help="fraction of the predicted tokens that the encoder reads as random real tokens (BERT: 0.1)", minimum=0
     )
     mask_whole_words: bool = option(False, help="mask whole words instead of single tokens")
     protect_special_tokens: bool = option(False, help="never mask <s> and </s>")
@@ -112,12 +123,13 @@ class MaelmTaskConfig(EncoderTaskConfig):
         "the first one is the validation set 'general' (--valid-subset valid,general)",
     )
     general_ratio: float = option(
-        0.0, help="fraction of each epoch's tokens that come from the general text's train split"
+        0.0, help="fraction of each epoch's tokens that come from the general text's train split", minimum=0, below=1
     )
     general_loss_bound: Optional[float] = option(
         None,
         help="stop training, without saving, if the loss on 'general' rises more than this many bits above its value "
         "before the first update",
+        above=0,
     )
 
 
@@ -134,9 +146,6 @@ class MaelmTask(EncoderTask):
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
-        # Blocks of <s> and a single token are left out.
-        if not 3 <= cfg.tokens_per_sample <= MAX_LENGTH:
-            raise ValueError(f"--tokens-per-sample must be between 3 and {MAX_LENGTH}, not {cfg.tokens_per_sample}")
         self.mask_index = dictionary.index(MASK)
         words = WordRule(None)
         if cfg.mask_whole_words:
@@ -150,13 +159,10 @@ class MaelmTask(EncoderTask):
             word_kinds=words.kinds,
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
-        rates = {"--valid-mask-prob": cfg.valid_mask_prob, "--mask-prob-end": cfg.mask_prob_end}
-        given = {name: rate for name, rate in rates.items() if rate is not None}
-        for name, rate in given.items():
-            if not 0.0 < rate < 1.0:
-                raise ValueError(f"{name} must be between 0 and 1, both excluded, not {rate}")
-        self.validation_scheme = replace(self.scheme, mask_prob=next(iter(given.values()), cfg.mask_prob))
-        check_general_options(cfg)
+        rate = cfg.valid_mask_prob or cfg.mask_prob_end or cfg.mask_prob
+        self.validation_scheme = replace(self.scheme, mask_prob=rate)
+        if cfg.general_data is None and (cfg.general_ratio or cfg.general_loss_bound is not None):
+            raise ValueError("--general-ratio and --general-loss-bound need --general-data")
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Set by build_model, which fairseq calls before it loads any data.
         self.predicts_all = False

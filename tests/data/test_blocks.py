@@ -74,11 +74,6 @@ def test_complete_doc_by_hand():
     assert block_slices(sizes, "complete_doc", 5).tolist() == [[0, 3], [3, 7], [7, 12], [13, 18], [18, 22]]
 
 
-def test_unknown_mode():
-    with pytest.raises(ValueError, match="complete_doc"):
-        block_slices(np.array([3]), "sentences", 8)
-
-
 def write_split(folder):
     """Write two files, ``train`` and ``train1``, with lines of tokens from 10 on and blank lines between documents."""
     lines = [[10, 11, 2], [12, 13, 14, 2], [2], [15, 2]], [[16, 17, 2]]

@@ -60,8 +60,23 @@ def test_a_wrong_option_is_not_blamed_on_the_checkpoint_if_the_caller_gave_it(
     if not overrides:
         state["cfg"]["model"]["dropout"] = 2.0
     torch.save(state, path := tmp_path / "checkpoint.pt")
-    with pytest.raises(CheckpointError, match=f"checkpoint.pt{whose} options that do not .* --dropout must be in"):
+    with pytest.raises(
+        CheckpointError, match=f"checkpoint.pt{whose} options that do not .* --dropout must be at least 0"
+    ):
         read_checkpoint(path, {**overrides, "data": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"layer": "x"}, "the model.layer of .* must be one of post_norm, modern or empty, not 'x'"),
+        ({"masked_input": "x"}, "the task.masked_input of .* must be one of dropped, "),
+        ({"global_every": 1.5}, "the model.global_every of .* must be a whole number"),
+    ],
+)
+def test_the_caller_s_options_are_checked_as_the_checkpoint_s(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(CHECKPOINT, overrides)
 
 
 def test_without_a_checkpoint_sizes_stay_open() -> None:

@@ -57,14 +57,14 @@ pretrain {data}:{bad/data-no-text} --output {new} --recipe tiny | no files train
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
 pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
 pretrain {data} --output {new} --recipe tiny --set max_tokens=64 | max_tokens=64: give --set sequences-per-gpu
-pretrain {data} --output {new} --recipe tiny --set max-update=0 | max-update must be a whole number of at least 1
+pretrain {data} --output {new} --recipe tiny --set max-update=0 | or the recipe: must be at least 1, not 0
 pretrain {data} --output {new} --recipe modern_17m --set max-update=2 | max-update=2 leaves no update for the last phase
 pretrain {data} --checkpoint {pretrained} --output {data} --replace | --output \S*data is the folder of the data or of
 finetune {sentences} --checkpoint {pretrained} --output {sentences} | is the folder of the data or of --checkpoint: name
 pretrain {data} --checkpoint {pretrained} --output {new} --set finetune-from-model=a.pt | omit --set finetune-from-model
-pretrain {data} --checkpoint {pretrained} --output {new} --set max-update=none | max-update must be a whole number of
-pretrain {data} --checkpoint {pretrained} --output {new} --set batch-sequences=few | must be a whole number of
-pretrain {data} --checkpoint {pretrained} --output {new} --set passes=0 | passes must be a number above 0
+pretrain {data} --checkpoint {pretrained} --output {new} --set max-update=none | 'None' is not an integer
+pretrain {data} --checkpoint {pretrained} --output {new} --set batch-sequences=few | 'few' is not an integer
+pretrain {data} --checkpoint {pretrained} --output {new} --set passes=0 | must be above 0 and below inf, not 0
 pretrain {data} --checkpoint {pretrained} --output {new} --set sequence-length=999 | has \d+ positions, so give at most
 pretrain {data} --checkpoint {pretrained} --output {new} --set max-positions=32 | --max-positions 32 contradicts the
 fill '<mask>' --checkpoint {hf}/model.safetensors --vocabulary {data} | holds weights without .* `maelm import \S*hf
@@ -100,16 +100,16 @@ prepare glue {glue} --vocabulary {data} --output {new} --train-file RTE | 'RTE' 
 prepare glue {glue} --vocabulary {data} --output {new} --train-file SNLI={sentences.tsv} | where TASK is one of CoLA
 prepare glue {glue} --vocabulary {data} --output {new} --tasks CoLA | there is no .*CoLA/train.tsv
 prepare sentences --train {sentences.tsv} --vocabulary {data} --output {new} --max-length 5 | must be at least 6, not 5
-prepare corpus {documents.txt} --output {new} --shards 101 | must be between 1 and 100
-prepare corpus {documents.txt} --output {new} --valid-fraction 0 | --valid-fraction must be between 0 and 1
-prepare corpus {documents.txt} --output {new} --valid-fraction 1 | --valid-fraction must be between 0 and 1
+prepare corpus {documents.txt} --output {new} --shards 101 | must be at least 1 and at most 100
+prepare corpus {documents.txt} --output {new} --valid-fraction 0 | must be above 0 and below 1
+prepare corpus {documents.txt} --output {new} --valid-fraction 1 | must be above 0 and below 1
 prepare corpus {documents.txt} --output {new} --valid-fraction 0.001 | the fraction 0.001 of .* rounds to 0
 prepare corpus {documents.txt} --output {new} --valid-documents 9999 | 9999 for validation leave none for training
 prepare corpus {documents.txt} --output {new} --valid-fraction 0.1 --valid-documents 3 | exclude each other
 prepare corpus {documents.txt} --output {new} --shards 100 | documents are too few for 100 shards
 prepare corpus {documents.txt} --output {new} --preset titlecase | invalid choice: 'titlecase'
 prepare corpus {documents.txt} --output {new} --vocabulary-size 50000 | 50000 pieces is too large for this text, which
-prepare corpus {documents.txt} --output {new} --character-coverage 0.5 | must be between 0.98 and 1.0, not 0.5
+prepare corpus {documents.txt} --output {new} --character-coverage 0.5 | must be at least 0.98 and at most 1.0, not 0.5
 prepare corpus {documents.txt} --output {new} --sentencepiece-model {text.txt} --vocabulary-size 9 | has no effect
 prepare corpus {documents.txt} --output {new} --valid {documents.txt} | is among the inputs and --valid more than once
 prepare corpus {documents.txt} --output {new} --valid {bad/blank.txt} | validation split is empty: the files given with
@@ -130,8 +130,8 @@ score {text.txt} --compare {folder} --checkpoint {pretrained} --vocabulary {data
 pretrain {data} --output {new} --arch roberta_base --recipe tiny --gpus 0 | roberta_base is not one of them: give
 pretrain {data} --output {new} --arch maelm_huge --recipe tiny --gpus 0 | invalid choice: 'maelm_huge'
 pretrain {data} --output {new} --recipe tiny --gpus 0 --set sequence-length=1024 max-positions=32 | up to 1024 tokens
-pretrain {data} --output {new} --recipe tiny --gpus 0 --set sequence-length=131072 | must be between 3 and
-pretrain {data} --output {new} --recipe tiny --gpus 0 --set sequence-length=2 | must be between 3 and
+pretrain {data} --output {new} --recipe tiny --gpus 0 --set sequence-length=131072 | must be at least 3 and at most
+pretrain {data} --output {new} --recipe tiny --gpus 0 --set sequence-length=2 | must be at least 3 and at most
 pretrain {data} --output {new} --recipe tiny --arch maelm_modern_tiny --set decoder-layers=0 | cannot predict the
 pretrain {data} --output {new} --recipe tiny --set finetune-from-model={pretrained} | --encoder-attention-heads 4, not
 pretrain {data} --output {new} --recipe tiny --set rate=3 | unrecognized arguments: --rate 3
@@ -157,8 +157,8 @@ _TRAINED = {
     "--criterion masked_lm": "the task maelm cannot use masked_lm: give --criterion maelm",
     "--criterion cross_entropy": r"cannot use cross_entropy \(fairseq's default\): give --criterion maelm",
     "--task masked_lm --criterion masked_lm": "MaskedLMTask does not work with this model|the options: ",
-    "--encoder-mask-fraction 1.5": r"must be in \[0, 1\]",
-    "--leave-unmasked-prob -0.1": r"--leave-unmasked-prob must be in \[0, 1\]",
+    "--encoder-mask-fraction 1.5": "--encoder-mask-fraction must be at least 0 and at most 1",
+    "--leave-unmasked-prob -0.1": "--leave-unmasked-prob must be at least 0",
     "--leave-unmasked-prob 0.6 --random-token-prob 0.6": "are fractions of the same tokens: their sum must not exceed",
     "--optimizer fused_adamw --adam-betas 0.9": "--adam-betas must be two numbers",
     "--optimizer fused_adamw --adam-betas (0.9,1.0)": r"two numbers in \[0, 1\)",
@@ -166,8 +166,8 @@ _TRAINED = {
     "--optimizer fused_adamw --weight-decay -0.1": "must be 0 or more",
     "--optimizer muon --muon-momentum 1.0": r"--muon-momentum must be in \[0, 1\)",
     "--optimizer muon --muon-lr-ratio 0": "--muon-lr-ratio must be positive",
-    "--mask-prob 1.5": "mask probability .--mask-prob. must be between 0 and 1, both excluded, .* 1.5",
-    "--mask-prob-end -1 --valid-mask-prob 0.15": "--mask-prob-end must be between 0 and 1, both excluded, not -1.0",
+    "--mask-prob 1.5": "--mask-prob must be above 0 and below 1, not 1.5",
+    "--mask-prob-end -1 --valid-mask-prob 0.15": "--mask-prob-end must be above 0 and below 1, not -1.0",
     "--encoder-attention-heads 3": "is not a multiple of its number of attention heads",
     "--relative-num-buckets 6": "--relative-num-buckets must be a positive multiple",
     "--relative-num-buckets 0": "--relative-num-buckets must .*--relative-buckets none",
@@ -175,13 +175,13 @@ _TRAINED = {
     "--relative-num-buckets 64 --relative-max-distance 16": "--relative-max-distance .16. must exceed",
     "--decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
     "--encoder-layers 0": "--encoder-layers must be at least 1",
-    "--dropout 1.0": "--dropout must be in",
-    "--attention-dropout -0.1": "--attention-dropout must be in",
-    "--init-std 0": "--init-std must be positive",
-    "--embedding-init-std -0.1": "--embedding-init-std must be positive",
-    "--layer-norm-eps 0.1": r"--layer-norm-eps must be in \[1e-14, 0.01\]",
-    "--rotary-base 1": r"--rotary-base must be in \[2, 2147483647\], not 1",
-    "--local-rotary-base 2147483648": "--local-rotary-base must be in",
+    "--dropout 1.0": "--dropout must be at least 0 and below 1",
+    "--attention-dropout -0.1": "--attention-dropout must be",
+    "--init-std 0": "--init-std must be above 0",
+    "--embedding-init-std -0.1": "--embedding-init-std must be above 0",
+    "--layer-norm-eps 0.1": "--layer-norm-eps must be at least 1e-14 and at most 0.01",
+    "--rotary-base 1": "--rotary-base must be at least 2 and at most 2147483647, not 1",
+    "--local-rotary-base 2147483648": "--local-rotary-base must be at least 2",
     "--positions rotary --relative-buckets t5": "--relative-buckets t5 cannot be combined with --positions rotary",
     "--positions rotary --share-decoder-positions": "--share-decoder-positions shares a table",
     "--decoder-positions rotary --share-decoder-positions": "--share-decoder-positions shares a table",

@@ -24,8 +24,8 @@ def clean() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"general_ratio": 1.0}, r"--general-ratio must be in \[0, 1\), not 1.0"),
-        ({"general_loss_bound": 0.0}, "--general-loss-bound must be more than 0 bits, not 0.0"),
+        ({"general_ratio": 1.0}, "--general-ratio must be at least 0 and below 1, not 1.0"),
+        ({"general_loss_bound": 0.0}, "--general-loss-bound must be above 0, not 0.0"),
         ({"general_data": None}, "need --general-data"),
         ({"general_data": None, "general_ratio": 0.0}, "need --general-data"),
     ],

@@ -72,6 +72,8 @@ class PromptTaskConfig(EncoderTaskConfig):
         None,
         help="fraction of masks that stayed in the encoder's input in pretraining (delta); above 0.5, the prompt's "
         "mask stays there too (default: the checkpoint's)",
+        minimum=0,
+        maximum=1,
     )
     encoder_positions: ChoiceEnum([_AS_PRETRAINED, *ENCODER_POSITIONS]) = option(  # type: ignore[valid-type]
         _AS_PRETRAINED, help="positions of the tokens that the encoder reads: the original ones, or consecutive ones"

@@ -20,6 +20,7 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_targets
+from fairseq_maelm.finetuning.sentences.settings import SHORTEST
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import class_names, load_dictionary
@@ -42,6 +43,7 @@ class SentencesTaskConfig(EncoderTaskConfig):
         None,
         help="maximum number of tokens in an example, special tokens included; longer examples are truncated "
         "(default: the model's number of positions)",
+        minimum=SHORTEST,
     )
     texts: Optional[int] = option(None, help="number of texts in an example, 1 or 2 (default: that of the data)")
     scale: Optional[float] = option(
@@ -65,8 +67,6 @@ class SentencesTask(EncoderTask):
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary | None) -> None:
         # Without the option ``build_model`` sets the limit; fairseq builds the model before it opens any data.
         super().__init__(cfg, dictionary, cfg.tokens_per_sample or 0)
-        if cfg.tokens_per_sample is not None and cfg.tokens_per_sample < 6:
-            raise ValueError(f"--tokens-per-sample must be at least 6, not {cfg.tokens_per_sample}")
         self.label_dictionary = label_dictionary
         self.label_separator: str | None = getattr(cfg, "label_separator", None)
 

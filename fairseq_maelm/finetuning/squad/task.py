@@ -45,11 +45,15 @@ class SquadTaskConfig(EncoderTaskConfig):
 
     data: str = option(MISSING, help="folder written by `maelm prepare squad`")
     max_length: int = option(512, help="maximum number of tokens in a sequence: question, window and 4 special tokens")
-    doc_stride: int = option(128, help="number of pieces between the starts of successive windows")
-    max_question_length: int = option(64, help="maximum number of pieces in a question; longer questions are truncated")
-    max_answer_length: int = option(30, help="maximum number of pieces in a predicted answer")
+    doc_stride: int = option(128, help="number of pieces between the starts of successive windows", minimum=1)
+    max_question_length: int = option(
+        64, help="maximum number of pieces in a question; longer questions are truncated", minimum=1
+    )
+    max_answer_length: int = option(30, help="maximum number of pieces in a predicted answer", minimum=1)
     n_best: int = option(
-        20, help="number of start positions to consider in each window, and number of answers in n-best lists"
+        20,
+        help="number of start positions to consider in each window, and number of answers in n-best lists",
+        minimum=1,
     )
     null_threshold: float = option(
         LOGIT_THRESHOLD,
@@ -77,9 +81,6 @@ class SquadTask(EncoderTask):
                 f"--max-length {cfg.max_length} leaves no room for a context after a question of "
                 f"{cfg.max_question_length} pieces: give at least {needed}, or a lower --max-question-length"
             )
-        for name in ("doc_stride", "max_question_length", "max_answer_length", "n_best"):
-            if getattr(cfg, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(cfg, name)}")
 
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SquadTask":

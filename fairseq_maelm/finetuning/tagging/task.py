@@ -38,7 +38,7 @@ class TaggingTaskConfig(EncoderTaskConfig):
 
     data: str = option(MISSING, help="folder written by `maelm prepare tagging`")
     tokens_per_sample: int = option(
-        512, help="maximum number of tokens in a window of a sentence, <s> and </s> included"
+        512, help="maximum number of tokens in a window of a sentence, <s> and </s> included", minimum=3
     )
     window_overlap: int = option(64, help="minimum number of pieces that neighboring windows of a sentence share")
 
@@ -52,8 +52,6 @@ class TaggingTask(EncoderTask):
 
     def __init__(self, cfg: Any, dictionary: Dictionary, settings: TaggingSettings) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
-        if cfg.tokens_per_sample < 3:
-            raise ValueError(f"--tokens-per-sample must be at least 3, not {cfg.tokens_per_sample}")
         if not 0 <= cfg.window_overlap < cfg.tokens_per_sample - 2:
             raise ValueError(
                 f"--window-overlap must be between 0 and --tokens-per-sample - 3 = {cfg.tokens_per_sample - 3}, not "

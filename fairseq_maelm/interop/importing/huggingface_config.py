@@ -9,7 +9,7 @@ from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export.configuration import SETTING_NAMES
 from fairseq_maelm.interop.export.settings import ARCHITECTURES, MODEL_CODE
 from fairseq_maelm.interop.importing.source import refuse
-from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
+from fairseq_maelm.models.config import LARGEST_EPS, SMALLEST_EPS
 
 # Settings that a configuration must have, because our encoder computes nothing else.
 _EXPECTED = {
