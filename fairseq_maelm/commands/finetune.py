@@ -47,21 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: the recipe for the kind of task)",
     )  # fmt: skip
     group = parser.add_argument_group("settings that override the recipe")
-    group.add_argument(
-        "--lr", type=SEARCHED["lr"], metavar="X",
-        help="peak learning rate (default: the recipe's; without --recipe, for encoders narrower than 768, the "
-        "recipe's times (768 / width)^2)",
-    )  # fmt: skip
-    group.add_argument("--epochs", type=SEARCHED["epochs"], metavar="N", help="number of passes over the training data")
-    group.add_argument(
-        "--batch-size", type=SEARCHED["batch-size"], metavar="N", help="number of examples per update, over all GPUs"
-    )
-    group.add_argument(
-        "--warm-up",
-        type=SEARCHED["warm-up"],
-        metavar="X",
-        help="fraction of the updates for learning rate warm-up",
-    )
+    for name, metavar, text in (
+        ("lr", "X", "peak learning rate (default: the recipe's; without --recipe, for encoders narrower than 768, the "
+         "recipe's times (768 / width)^2)"),
+        ("epochs", "N", "number of passes over the training data"),
+        ("batch-size", "N", "number of examples per update, over all GPUs"),
+        ("warm-up", "X", "fraction of the updates for learning rate warm-up"),
+    ):  # fmt: skip
+        group.add_argument(f"--{name}", type=SEARCHED[name], metavar=metavar, help=text)
     group.add_argument(
         "--metric", metavar="NAME",
         help="validation metric by which the best checkpoint is kept, such as accuracy, mcc, f1 or loss (default: the "
