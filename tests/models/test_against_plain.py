@@ -12,8 +12,8 @@ from fairseq_maelm.modules.attention.streams import TwoStreams
 
 MODERN = FAMILIES["modern"]
 SHARED = {"decoder_attention": "shared"}
-LENGTHS = [13, 30, 7, 2]
-MASKED = [[0, 3, 4, 12], [1, 2, 28], [6], [1]]
+LENGTHS = [9, 19, 5, 2]
+MASKED = [[0, 3, 4, 8], [1, 2, 17], [4], [1]]
 
 
 def plainly(
@@ -54,37 +54,21 @@ def precise_enough(model):
         ({"relative_buckets": "reference"}, False),
         ({"relative_buckets": "none"}, False),
         ({"share_decoder_positions": True}, False),
-        ({"relative_num_buckets": 16, "relative_max_distance": 9}, False),
         ({}, True),
         ({"decoder_layers": 0}, True),
-        (MODERN, False),
         (MODERN, True),
         ({**MODERN, "decoder_layers": 0, "rotary_base": 50, "local_rotary_base": 1000}, True),
-        ({**MODERN, "encoder_layers": 5, "rotary_base": 9, "local_rotary_base": 500}, False),
         ({**MODERN, "encoder_layers": 3, "local_attention": 3, "local_rotary_base": 500}, False),
-        ({**MODERN, "encoder_layers": 3, "local_attention": 4, "decoder_layers": 0}, True),
         ({"encoder_layers": 3, "local_attention": 4, "global_every": 2}, False),
         ({"encoder_layers": 2, "local_attention": 4, "decoder_layers": 0}, True),
-        ({"positions": "rotary"}, False),
-        ({"decoder_positions": "rotary"}, False),
         ({"positions": "rotary", "decoder_positions": "absolute"}, False),
-        ({"layer": "modern"}, False),
-        ({"decoder_attention": "cross"}, False),
         ({"decoder_attention": "cross"}, True),
         ({"decoder_attention": "cross", "decoder_layers": 1, "share_decoder_positions": True}, False),
-        ({"decoder_attention": "cross", "decoder_layers": 3, "decoder_positions": "rotary"}, False),
         ({**MODERN, "decoder_attention": "cross", "decoder_layers": 4}, False),
-        ({**MODERN, "decoder_attention": "cross", "decoder_positions": "absolute"}, True),
-        (SHARED, False),
         ({**SHARED, "encoder_layers": 3, "positions": "rotary"}, False),
         ({**SHARED, "encoder_layers": 3, "relative_buckets": "none", "decoder_layers": 1}, False),
-        ({**SHARED, "encoder_layers": 4}, False),
         ({**MODERN, **SHARED, "encoder_layers": 5, "local_attention": 4, "local_rotary_base": 500}, False),
-        ({**MODERN, **SHARED, "encoder_layers": 7, "decoder_layers": 3}, True),
-        ({**MODERN, **SHARED}, False),
         ({**MODERN, **SHARED}, True),
-        ({**MODERN, **SHARED, "encoder_layers": 4, "decoder_layers": 3, "rotary_base": 9}, False),
-        ({**MODERN, **SHARED, "encoder_layers": 4, "local_attention": 4, "decoder_layers": 3}, False),
         ({**SHARED, "encoder_layers": 3, "local_attention": 6, "global_every": 2, "decoder_layers": 3}, False),
     ],
 )

@@ -17,23 +17,22 @@ from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules.layer_modes import execute
 
 RANKS = 2
+MODERN = FAMILIES["modern"]
 # Changes of the small model; "kept" and "recompute" are ours, and "head" a kind of fine-tuning.
-OF_ALL_FAMILIES: list[dict[str, Any]] = [
-    {},
+VARIANTS: list[dict[str, Any]] = [
+    {"precision": "bf16", "recompute": True},
     {"decoder_layers": 0, "kept": True},
     {"decoder_attention": "self_cross", "recompute": True},
-    {"decoder_attention": "cross"},
+    {**MODERN, "decoder_attention": "cross"},
     {"decoder_attention": "causal_cross"},
-    {"decoder_attention": "shared"},
+    {**MODERN, "decoder_attention": "shared"},
     {"decoder_attention": "shared", "decoder_layers": 1, "recompute": True, "kept": True},
-    {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32, "kept": True},
-    {"precision": "bf16", "recompute": True},
+    {**MODERN, "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 32, "kept": True},
     {"head": "sentence"},
-    {"head": "token"},
+    {**MODERN, "head": "sentence"},
+    {**MODERN, "head": "token"},
+    {"relative_buckets": "none", "share_decoder_positions": True},
 ]
-VARIANTS = [{**family, **changes} for family in FAMILIES.values() for changes in OF_ALL_FAMILIES]
-VARIANTS += [{"relative_buckets": "none"}, {"relative_buckets": "reference"}, {"share_decoder_positions": True}]
-VARIANTS += [{**FAMILIES["modern"], "decoder_positions": "rotary"}]
 
 
 class Losses(nn.Module):

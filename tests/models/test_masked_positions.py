@@ -1,6 +1,5 @@
 """The loss computes at masked positions alone, and equals cross-entropy of the full computation's logits."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from support import batch_of, model_of, random_sequences
 from fairseq_maelm.criterions.maelm import MaelmCriterion
 from fairseq_maelm.data.masking_variants import EncoderView, output_layout
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules.attention import cross
 from fairseq_maelm.modules.output_positions import predicted_positions
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
@@ -59,13 +57,17 @@ ALONE = {"decoder_layers": 0}
 NARROW = {"decoder_embed_dim": 16, "decoder_attention_heads": 2}
 
 
-@pytest.mark.parametrize("shape", [PADDED, DENSE, BARE], ids=["padded", "dense", "bare"])
+@pytest.mark.parametrize("shape", [DENSE, BARE], ids=["dense", "bare"])
 @pytest.mark.parametrize(
     ("changes", "view"),
     [
-        *(({"decoder_attention": a, "decoder_layers": n}, None) for a in DECODER_ATTENTION for n in (1, 2)),
-        *(({**ALONE, "encoder_layers": layers}, view) for layers in (1, 2) for view in (KEPT, RANDOM)),
-        ({**ALONE, "relative_buckets": "none"}, KEPT),
+        *(({"decoder_attention": attention}, None) for attention in DECODER_ATTENTION),
+        ({"decoder_layers": 1}, EncoderView(positions="consecutive")),
+        ({"decoder_attention": "self_cross"}, EncoderView("reset")),
+        ({"decoder_attention": "self_cross"}, KEPT),
+        ({}, EncoderView("random")),
+        ({}, EncoderView(mask_fraction=0.5)),
+        ({**ALONE, "encoder_layers": 1}, RANDOM),
         ({**ALONE, "local_attention": 4}, KEPT),
         (NARROW, None),
     ],
@@ -74,26 +76,7 @@ NARROW = {"decoder_embed_dim": 16, "decoder_attention_heads": 2}
 def test_every_decoder_and_the_encoder_alone(family, changes, view, shape):
     model = model_of(**{**changes, **family}).double()
     net_input, target = batch(*shape, view)
-    assert net_input["layout"]["all_visible"] == (view is not None)
-    assert_loss_equals_that_of_the_logits(model, net_input, target, 1e-10)
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        EncoderView("reset"),
-        EncoderView("random"),
-        KEPT,
-        EncoderView(mask_fraction=0.5),
-        EncoderView(positions="consecutive"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("attention", ["self", "self_cross"])
-def test_every_view_of_masked_positions(family, view, attention):
-    model = model_of(**family, decoder_attention=attention).double()
-    net_input, target = batch(*PADDED, view)
-    assert net_input["layout"]["all_visible"] == (view.masked_input == "kept")
+    assert net_input["layout"]["all_visible"] or view not in (KEPT, RANDOM)
     assert_loss_equals_that_of_the_logits(model, net_input, target, 1e-10)
 
 
@@ -153,7 +136,7 @@ def test_a_shared_decoder_computes_masks_in_its_layers_only(family):
     assert counts == [visible, visible + predicted, visible, predicted]
 
 
-@pytest.mark.parametrize("shape", [PADDED, DENSE, BARE], ids=["padded", "dense", "bare"])
+@pytest.mark.parametrize("shape", [DENSE, BARE], ids=["dense", "bare"])
 @pytest.mark.parametrize(
     ("changes", "view"),
     [
@@ -249,11 +232,10 @@ def test_a_loss_needs_a_layout_and_a_head():
         model(**net_input, target=target)
 
 
-@pytest.mark.parametrize("shape", [PADDED, DENSE], ids=["padded", "dense"])
 @pytest.mark.parametrize("changes", [{}, {"decoder_attention": "self_cross"}, {"decoder_layers": 0}], ids=str)
-def test_a_step_asks_the_device_for_nothing(family, shape, changes):
+def test_a_step_asks_the_device_for_nothing(family, changes):
     """Tensors of the device "meta" have no values: whatever would wait for a value fails."""
-    net_input, target = batch(*shape, EncoderView("kept" if "decoder_layers" in changes else "dropped"))
+    net_input, target = batch(*PADDED, EncoderView("kept" if "decoder_layers" in changes else "dropped"))
 
     def without_values(value):
         return value.to("meta") if torch.is_tensor(value) else value
@@ -269,17 +251,3 @@ def test_a_step_asks_the_device_for_nothing(family, shape, changes):
     assert sample_size == len(target)
     assert all(parameter.grad.shape == parameter.shape for parameter in model.parameters())
     assert all(isinstance(logged[name], int) for name in ("slots", "filled_slots", "ntokens", "sample_size"))
-
-
-def test_one_product_makes_the_keys_and_values_of_all_layers(monkeypatch):
-    model = model_of(decoder_attention="cross", decoder_layers=3)
-    net_input, target = batch(*DENSE)
-    shapes = []
-
-    def linear(states, weight, offset=None):
-        shapes.append(tuple(weight.shape))
-        return F.linear(states, weight, offset)
-
-    monkeypatch.setattr(cross, "F", SimpleNamespace(linear=linear))
-    model(**net_input, target=target)
-    assert shapes == [(3 * 2 * 32, 32)]

@@ -90,13 +90,6 @@ def test_cross_attention_beside_self_attention(family):
     through_encoder, through_decoder = flow(model_of(**family, decoder_attention="self_cross").double())
     assert (through_encoder == VISIBLE).all()
     assert through_decoder.all()
-    # The encoder's output is read even if none of it enters the decoder's input.
-    model = model_of(**family, decoder_attention="self_cross").double()
-    model.reassemble = lambda visible, layout: torch.zeros(1, LENGTH, 32, dtype=torch.float64)
-    visible, layout = inputs(model)
-    assert torch.autograd.grad(model(visible, layout=layout)[0].square().sum(), model.encoder.embed_tokens.weight)[
-        0
-    ].any()
 
 
 def inputs(model):
@@ -157,8 +150,7 @@ def test_the_decoder_reads_the_encoders_states_at_their_original_positions(famil
     assert torch.equal(aligned, misaligned)
 
 
-@pytest.mark.parametrize("attention", [each for each in DECODER_ATTENTION if each != "shared"])
-@pytest.mark.parametrize("width", [16, 48])
+@pytest.mark.parametrize(("attention", "width"), [("self", 48), ("self_cross", 16), ("cross", 16)])
 def test_other_decoder_widths(attention, width):
     changes = {"decoder_embed_dim": width, "decoder_ffn_embed_dim": 24, "decoder_attention_heads": 2}
     model = model_of(decoder_attention=attention, encoder_layers=3, decoder_layers=3, **changes)

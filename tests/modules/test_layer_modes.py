@@ -40,9 +40,15 @@ def losses_and_gradients(model: MaelmModel, seed: int = 7) -> tuple[Tensor, dict
 # Recomputing
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("decoder_attention", ["self", "self_cross", "cross", "shared"])
+@pytest.mark.parametrize(
+    ("precision", "decoder_attention", "family"),
+    [
+        ("fp32", "self", "modern"),
+        ("bf16", "self_cross", "paper"),
+        ("fp32", "cross", "paper"),
+        ("bf16", "shared", "modern"),
+    ],
+)
 def test_recomputed_gradients_are_the_same_bit_for_bit_with_dropout(
     precision: str, decoder_attention: str, family: str
 ) -> None:
@@ -132,63 +138,37 @@ def test_nothing_is_compiled_on_a_cpu_or_outside_training(monkeypatch: pytest.Mo
     assert compiled == list(layers_of(model)) and len(compiled) == 4
 
 
-def layer_of(attention: str = "self", modern: bool = False) -> Layer:
-    """A small layer, if it is modern with rotary positions."""
-    sizes = {"embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
-    config = LayerConfig(**sizes, modern=modern, rotary_bases=(100,) if modern else ())
-    torch.manual_seed(0)
-    return TransformerLayer(config, number=1, attention=attention)
-
-
-def arguments_of(attention: str, batch: int, length: int) -> tuple[list[Any], list[Tensor]]:
-    """Arguments for a layer, and the tensors among and in them that need gradients: the bias' table is one."""
+def output_and_gradients(layer: Layer) -> list[Tensor]:
+    """The output for random states with a relative bias and rotary positions, and all gradients."""
     torch.manual_seed(1)
-    states, memory = (torch.randn(batch, length + extra, 16, requires_grad=True) for extra in (0, 2))
-    of_distance = torch.randn(2, 2 * length - 1, requires_grad=True)
-    positions = torch.arange(length + 2)[None]
-    turns, memory_turns = (rotations(positions[:, :end], [100], 8, states) for end in (length, length + 2))
-    bias = AttentionBias(of_distance, positions[:, :length], rotations=turns)
-    if attention == "self":
-        return [states, bias], [states, of_distance]
-    read = memory.unflatten(-1, (2, 8)).transpose(1, 2)
-    return [states, bias, None, (read, 2 * read), AttentionBias(rotations=memory_turns)], [states, of_distance, memory]
-
-
-def output_and_gradients(layer: Layer, attention: str) -> list[Tensor]:
-    arguments, tensors = arguments_of(attention, 2, 5)
+    states, of_distance = torch.randn(2, 5, 16, requires_grad=True), torch.randn(2, 9, requires_grad=True)
+    positions = torch.arange(5)[None]
     layer.zero_grad()
-    output = layer.train()(*arguments)
+    output = layer.train()(
+        states, AttentionBias(of_distance, positions, rotations=rotations(positions, [100], 8, states))
+    )
     (output * torch.arange(output.numel()).view_as(output).sin()).sum().backward()
-    return [output.detach(), *(each.grad.clone() for each in (*tensors, *layer.parameters()) if each.grad is not None)]
+    return [output.detach(), *(each.grad.clone() for each in (states, of_distance, *layer.parameters()))]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-@pytest.mark.parametrize(
-    ("attention", "modern", "recomputes"),
-    [
-        ("self", True, True),
-        pytest.param("self", False, False, marks=pytest.mark.exhaustive),
-        pytest.param("self_cross", False, True, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_compiled_layer_is_the_plain_one(
-    attention: str, modern: bool, recomputes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_layer_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_modes, "worth_compiling", lambda states: True)
     torch._dynamo.reset()
-    layer = layer_of(attention, modern)
+    sizes = {"embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
+    layer = TransformerLayer(LayerConfig(**sizes, modern=True, rotary_bases=(100,)), number=1)
     names = list(layer.state_dict())
-    expected = output_and_gradients(layer, attention)
-    layer.compiles, layer.recomputes = True, recomputes
-    results = output_and_gradients(layer, attention)
+    expected = output_and_gradients(layer)
+    layer.compiles = layer.recomputes = True
+    results = output_and_gradients(layer)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
-    assert len(results) == len(expected) > (8 if modern else 12)
+    assert len(results) == len(expected) > 8
     for result, plain in zip(results, expected):
         torch.testing.assert_close(result, plain, rtol=1e-5, atol=1e-5)
     assert list(layer.state_dict()) == names
     # What copies models (an average of weights, for one) does not trip over compiled code.
-    torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer), attention)[0], expected[0])
+    torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer))[0], expected[0])
 
 
 @pytest.fixture
@@ -217,7 +197,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.utils.counters.clear()
 
 
-ALL_SHAPES = ([40] * 4, [40, 38, 37, 40], [52, 52, 51], [23] * 7, [60, 60], [60, 59], [17, 17, 16, 15], [33], [44] * 3)
+ALL_SHAPES = ([40] * 4, [40, 38, 37, 40], [23] * 7, [60, 59], [33])
 
 
 @pytest.mark.parametrize(
@@ -226,12 +206,9 @@ ALL_SHAPES = ([40] * 4, [40, 38, 37, 40], [52, 52, 51], [23] * 7, [60, 60], [60,
         # Encoder, decoder, and its last layer, which has queries at masked positions alone.
         pytest.param({}, 3, marks=pytest.mark.exhaustive),
         pytest.param({"decoder_layers": 0}, 2, marks=pytest.mark.exhaustive),
-        pytest.param({"relative_buckets": "none"}, 3, marks=pytest.mark.exhaustive),
         ({"decoder_attention": "shared", "encoder_layers": 2, "decoder_layers": 2}, 2),
-        pytest.param({"decoder_attention": "shared", "decoder_layers": 2}, 3, marks=pytest.mark.exhaustive),
         pytest.param({"decoder_attention": "self_cross"}, 3, marks=pytest.mark.exhaustive),
         # The first layer of a stack lacks a LayerNorm; every third has another rotary base.
-        pytest.param({**FAMILIES["modern"], "encoder_layers": 4, "decoder_layers": 3}, 5, marks=pytest.mark.exhaustive),
         pytest.param(
             {**FAMILIES["modern"], "decoder_attention": "shared", "encoder_layers": 4, "decoder_layers": 2},
             4,
@@ -256,17 +233,16 @@ def test_each_kind_of_layer_is_one_graph_whatever_the_shapes(changes: dict[str, 
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("dynamic", [True, False], ids=["option", "static"])
 @pytest.mark.parametrize("changes", [{}, {"decoder_attention": "shared"}], ids=str)
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_blocks_of_equal_length_are_compiled_once_in_50_updates(
-    changes: dict[str, Any], dynamic: bool, monkeypatch: pytest.MonkeyPatch
+def test_blocks_of_equal_length_are_compiled_once_in_20_updates(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if graphs are made for a shape each, and whatever special tokens the blocks hold."""
-    monkeypatch.setattr(Layer, "compile", lambda layer, **o: nn.Module.compile(layer, backend="eager", dynamic=dynamic))
+    """Even though graphs are made for a shape each, and whatever special tokens the blocks hold."""
+    monkeypatch.setattr(Layer, "compile", lambda layer, **o: nn.Module.compile(layer, backend="eager", dynamic=False))
     generator = np.random.default_rng(0)
     blocks = SimpleNamespace(
-        sizes=np.full(200, 24), read=lambda indices, pad, width: (generator.integers(0, 39, (4, 24)), np.full(4, 24))
+        sizes=np.full(80, 24), read=lambda indices, pad, width: (generator.integers(0, 39, (4, 24)), np.full(4, 24))
     )
     scheme = scheme_of(mask_prob=0.3, protected=np.arange(40) < 4)
     dataset = MaskedBlockDataset(blocks, scheme, Symbols(1, 39), EncoderView(), seed=1)
@@ -278,7 +254,7 @@ def test_blocks_of_equal_length_are_compiled_once_in_50_updates(
     for sample in map(dataset.collater, batches):
         model(**sample["net_input"], target=sample["target"])[0].backward()
         graphs.append(stats["unique_graphs"])
-    assert len(graphs) == 50 and set(graphs) == {graphs[0]} and 2 <= graphs[0] <= 3
+    assert len(graphs) == 20 and set(graphs) == {graphs[0]} and 2 <= graphs[0] <= 3
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_iter
 from fairseq_maelm.modules import linear_cross_entropy as module
 from fairseq_maelm.modules.linear_cross_entropy import (
     ChunkSettings,
-    chunks,
     default_settings,
     linear_cross_entropy,
     linear_log_probabilities,
@@ -171,16 +170,6 @@ def test_a_graph_may_be_gone_through_twice():
     (linear_cross_entropy(*once).loss * 4).backward()
     for first, second in zip(once.gradients(), twice.gradients()):
         torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("rows", "vocabulary", "chunk"),
-    [(0, 5, 7), (1, 5, 1), (10, 5, 20), (11, 5, 20), (64, 3, 999), (5, 4, 7), (262, 64_000, 2**18)],
-)
-def test_chunks_cover_all_rows_in_order_within_the_limit(rows, vocabulary, chunk):
-    parts = list(chunks(rows, vocabulary, chunk))
-    assert [row for part in parts for row in range(rows)[part]] == list(range(rows))
-    assert all((part.stop - part.start) * vocabulary <= max(chunk, vocabulary) for part in parts)
 
 
 class LargestTensor(TorchDispatchMode):

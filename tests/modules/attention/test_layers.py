@@ -109,9 +109,8 @@ def test_passes_do_not_mix():
     torch.testing.assert_close(doubled, 2 * expected)
 
 
-@pytest.mark.parametrize("backend", ["plain", "sdpa", "cpu"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_recomputation_changes_nothing(dropout, backend):
+def test_recomputation_changes_nothing(dropout):
     """Activation checkpointing: the same random numbers, and the gradient of the bias counted once."""
     problem = Problem(2, 2, 9, 4, 12, shared=False, padded=True)
 
@@ -121,7 +120,7 @@ def test_recomputation_changes_nothing(dropout, backend):
     results = []
     for attention in (attend, recomputed):
         torch.manual_seed(1)
-        results.append(problem.results(backend, dropout, attention))
+        results.append(problem.results("cpu", dropout, attention))
     assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
 
 
@@ -198,31 +197,6 @@ def test_causal(backend):
 # Dropout
 
 
-def dropped_weights(backend, probability, batch=3, length=16, seed=0):
-    """Attention weights after dropout, and before: with the identity as values the output is the weights."""
-    torch.manual_seed(seed)
-    query, key = torch.randn(2, batch, 2, length, 8, dtype=torch.float64)
-    value = torch.eye(length, dtype=torch.float64).expand(batch, 2, length, length)
-    before = attend(query, key, value, None, 0.0, "plain")
-    return attend(query, key, value, None, probability, backend), before
-
-
-@pytest.mark.parametrize("backend", ["plain", "sdpa", "cpu"])
-@pytest.mark.parametrize("probability", [0.1, 0.25, 0.01])
-def test_dropout_drops_its_share_and_keeps_the_mean(backend, probability):
-    after, before = dropped_weights(backend, probability, batch=400)
-    kept = after != 0
-    count = kept.numel()
-    deviation = (probability * (1 - probability) / count) ** 0.5
-    # On the CPU's backend the probability is rounded, by at most 2 percent.
-    assert abs((~kept).double().mean() - probability) < 5 * deviation + 0.02 * probability
-    scales = after[kept] / before[kept]
-    torch.testing.assert_close(scales, scales[:1].expand_as(scales))
-    assert abs(1 / scales[0] - (1 - probability)) < 0.02 * probability
-    ratios = (after / before).mean()
-    assert abs(ratios - 1) < 5 * deviation / (1 - probability)
-
-
 def test_gradients_are_those_of_the_dropped_weights():
     """With the mask that was drawn, the plain formula gives the same output and gradients."""
     length, width, heads = 12, 12, 2
@@ -231,11 +205,11 @@ def test_gradients_are_those_of_the_dropped_weights():
     with torch.no_grad():
         probe.qkv[0][:, :, 2] = torch.eye(length, dtype=torch.float64)[None, :, None]
         torch.manual_seed(5)
-        (weights,) = probe.outputs("cpu", 0.4)
+        (weights,), (whole,) = probe.outputs("cpu", 0.4), probe.outputs("plain")
     torch.manual_seed(5)
     actual = problem.results("cpu", 0.4)
     mask = weights != 0
-    assert 0.2 < mask[2].double().mean() < 0.8
+    assert mask.sum() / (whole != 0).sum() == pytest.approx(0.6, abs=0.1)
     scale = 65536 / (65536 - 102 * 256)  # 0.4 is 102 / 256
 
     def masked(query, key, value, bias, dropout, backend):

@@ -140,18 +140,16 @@ def assert_equal(results, expected):
 
 CASES = {
     "ragged": lambda: Case([40, 17, 33]),
-    "dense, one program's width": lambda: Case([32, 32], head_dim=64),
-    "shared positions": lambda: Case([37, 37], shared=True),
-    "shared positions, ragged": lambda: Case([19, 37], shared=True),
-    "any order": lambda: Case([35], shuffled=True),
+    "dense, one program's width": lambda: Case([32, 32], heads=1, head_dim=64),
+    "shared positions, ragged": lambda: Case([19, 37], heads=1, head_dim=16, shared=True),
+    "any order": lambda: Case([35], heads=1, head_dim=16, shuffled=True),
     "one head, one token": lambda: Case([1], heads=1, max_positions=2),
-    "width that is not a power of two": lambda: Case([21, 18], head_dim=20),
+    "width that is not a power of two": lambda: Case([21, 18], heads=1, head_dim=20),
     "widest head": lambda: Case([18], heads=1, head_dim=128, max_positions=24),
     # Blocks have 32 rows and 16 columns: tiles are skipped on both sides, and rows wholly hidden in tiles that are not.
-    "window": lambda: Case([90], heads=1, head_dim=16, max_positions=110, window=16),
-    "window, ragged": lambda: Case([70, 0, 57, 3], heads=1, head_dim=16, max_positions=90, window=31),
-    "window of the token alone": lambda: Case([40, 21], heads=1, head_dim=16, max_positions=60, window=1),
-    "window of everything": lambda: Case([20, 13], heads=1, head_dim=16, window=96),
+    "window": lambda: Case([70], heads=1, head_dim=16, max_positions=90, window=16),
+    "window, ragged": lambda: Case([52, 0, 37, 3], heads=1, head_dim=16, max_positions=70, window=21),
+    "window of the token alone": lambda: Case([35, 21], heads=1, head_dim=16, max_positions=60, window=1),
 }
 
 
@@ -166,7 +164,7 @@ def test_equals_plain(case):
 def test_half_precision_is_as_exact_as_plain(dtype, request):
     if DEVICE == "cpu" and dtype == torch.bfloat16:
         request.getfixturevalue("exact_bfloat16")
-    case = Case([40, 23], head_dim=64)
+    case = Case([40, 23], heads=1, head_dim=64)
     exact, plain, fast = case.plain(), case.plain(dtype), case.attend(dtype)
     for name in exact:
         error, allowed = ((other[name] - exact[name]).norm() / exact[name].norm() for other in (fast, plain))
@@ -175,7 +173,7 @@ def test_half_precision_is_as_exact_as_plain(dtype, request):
 
 def test_separate_queries_keys_and_values():
     """Views of a joint tensor, and tensors of three different layouts."""
-    case = Case([20, 31])
+    case = Case([9, 18], head_dim=16)
     expected = case.attend(torch.float32)
     for separate in (False, True):
         qkv, of_distance = case.inputs(torch.float32)
@@ -214,7 +212,7 @@ def test_the_door_to_attention_reaches_the_kernels():
 
 
 def test_padding_is_not_read():
-    case = Case([9, 34, 0])
+    case = Case([9, 34, 0], heads=1, head_dim=16)
     expected = case.attend(torch.float32)
     case.qkv[~case.valid] = float("nan")
     case.gradient[~case.valid] = float("nan")
@@ -225,14 +223,15 @@ def test_padding_is_not_read():
 
 
 def test_tiles_out_of_the_window_are_not_read():
-    """Two blocks away, also of a GPU's sizes, a NaN of queries, keys, values or gradients does no harm."""
-    case = Case([220], heads=1, head_dim=16, max_positions=230, window=8)
+    """Two blocks away a NaN of queries, keys, values or gradients does no harm."""
+    length = 220 if DEVICE == "cuda" else 130  # by the size of blocks
+    case = Case([length], heads=1, head_dim=16, max_positions=230, window=8)
     expected = case.attend(torch.float32)
-    case.qkv[:, 200:] = case.gradient[:, 200:] = float("nan")
+    case.qkv[:, -20:] = case.gradient[:, -20:] = float("nan")
     results = case.attend(torch.float32)
     for name in ("output", "query", "key", "value"):
         assert torch.equal(results[name][:, :32], expected[name][:, :32]), name
-        assert results[name][:, 200:].isnan().all(), name
+        assert results[name][:, -20:].isnan().all(), name
 
 
 def test_no_gradient_for_a_bias_that_wants_none():
@@ -298,15 +297,15 @@ def factors_from_words(case, dropout, seed):
     return (numbers >= round(dropout * 2**32)).double() / (1 - dropout)
 
 
-@pytest.mark.parametrize(("dtype", "real"), [("float32", False), ("float32", True), ("float16", True)])
+@pytest.mark.parametrize(("dtype", "real"), [("float32", False), ("float16", True)])
 def test_all_kernels_drop_the_same_weights(dtype, real, real_blocks, monkeypatch):
     """Outputs and all gradients are those of the plain backend under the decisions that the words make."""
     from fairseq_maelm.modules.attention.triton import launch
 
     if real:
         monkeypatch.setattr(launch, "BLOCKS", real_blocks)
-    case = Case([150, 70], head_dim=64, max_positions=200) if real else Case([31, 31], max_positions=40)
-    dropout, seed = 0.3, seed_of(5)
+    sizes = {"head_dim": 64, "max_positions": 200, "heads": 1} if real else {"max_positions": 40}
+    case, dropout, seed = Case([150, 70] if real else [31, 31], **sizes), 0.3, seed_of(5)
     factors = factors_from_words(case, dropout, seed)
     if not real:
         recovered = dropout_factors(case.positions, 2, dropout, 5)
@@ -347,10 +346,9 @@ def test_dropout_decides_by_seed_sequence_head_and_positions():
     assert 0.4 < (table == table.t())[known].double().mean() < 0.6
 
 
-@pytest.mark.parametrize("dropout", [0.1, 0.5])
-def test_dropout_is_random(dropout):
+def test_dropout_is_random():
     """Rate, rows, columns, and rectangles, on which a bad mixture of two words would show."""
-    length, heads = 128, 3
+    length, heads, dropout = 128, 3, 0.1
     kept = dropout_factors(torch.arange(length)[None], heads, dropout, 3)[0] > 0
     variance = dropout * (1 - dropout)
     centered = kept.double() - (1 - dropout)
@@ -376,28 +374,12 @@ def test_seeds_follow_the_random_state():
 
 
 def test_is_a_correct_operator():
-    case = Case([18, 11], heads=1, max_positions=24)
+    case = Case([9, 5], heads=1, head_dim=16, max_positions=12)
     qkv, of_distance = case.inputs(torch.float32)
     arguments = (qkv, of_distance, *case.where(), 0.25, seed_of(2), 9)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     results = torch.library.opcheck(attention_triton._attend_qkv, arguments, test_utils=checks)
     assert set(results.values()) == {"SUCCESS"}
-
-
-def test_compiles_without_a_break():
-    case = Case([18, 11], heads=1, max_positions=24)
-    expected = case.attend(torch.float32, 0.25, seed_of(2))
-    qkv, of_distance = case.inputs(torch.float32)
-    positions, lengths = case.where()
-
-    @torch.compile(backend="aot_eager", fullgraph=True)
-    def compiled(qkv, of_distance, positions, lengths, seed):
-        query, key, value = (qkv * 1.0).permute(2, 0, 3, 1, 4)
-        return relative_attention(query, key, value, of_distance, positions, lengths, 0.25, seed).transpose(1, 2)
-
-    output = compiled(qkv, of_distance, positions, lengths, seed_of(2))
-    results = case.results(output, qkv, of_distance)
-    assert_equal(results, expected)
 
 
 def test_follows_autocast():
