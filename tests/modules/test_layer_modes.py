@@ -259,9 +259,9 @@ def test_blocks_of_equal_length_are_compiled_once_in_20_updates(
 
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_single_sequences_are_compiled_where_all_batches_are_single() -> None:
-    model = model_of(attention="triton").train()
+    model = model_of(attention="triton", decoder_layers=1).train()
     execute(model, compiles=True, recomputes=False)
     for length in (33, 40, 20):
         net_input, targets = batch_of(random_sequences([length]), [[2, 5, 7]])
         model(**net_input, target=targets)[0].backward()
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
