@@ -78,13 +78,12 @@ def test_combination_reproduces_mask_states_with_rows_that_sum_to_one() -> None:
     assert 0.1 < far <= 1.0
 
 
-@pytest.mark.parametrize("tokens", [3, 5, 20, 60])
-@pytest.mark.parametrize("difference", [1e-8, 1e-10, 1e-13, 1e-16])
-def test_weights_sum_to_one_where_rows_are_nearly_equal(tokens: int, difference: float) -> None:
+@pytest.mark.parametrize("difference", [1e-8, 1e-13])
+def test_weights_sum_to_one_where_rows_are_nearly_equal(difference: float) -> None:
     """Fewer tokens than dimensions; the inverse of differences that are rounding errors would have no meaning."""
     for seed in range(20):
         row = normal(seed, 1, 64)
-        weights, _ = combination(row + difference * normal(seed + 1, tokens, 64), row + normal(seed + 2, 4, 64))
+        weights, _ = combination(row + difference * normal(seed + 1, 5, 64), row + normal(seed + 2, 4, 64))
         assert (weights.sum(dim=1) - 1).abs().max() < 1e-6
 
 

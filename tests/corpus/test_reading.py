@@ -32,11 +32,8 @@ FORMATS: dict[str, Callable[[], bytes]] = {
     "two_members.gz": lambda: (
         gzip.compress(as_text(DOCUMENTS[:9]).encode() + b"\n") + gzip.compress(as_text(DOCUMENTS[9:]).encode())
     ),
-    "A.TXT.GZ": lambda: gzip.compress(as_text(DOCUMENTS).encode()),
-    "a.txt.xz": lambda: lzma.compress(as_text(DOCUMENTS).encode()),
     "a.jsonl": lambda: json_lines(DOCUMENTS).encode(),
     "blank.jsonl": lambda: ("\ufeff" + json_lines(DOCUMENTS).replace("\n", "\n\n")).encode(),
-    "a.jsonl.gz": lambda: gzip.compress(json_lines(DOCUMENTS).encode()),
     "a.ndjson.xz": lambda: lzma.compress(json_lines(DOCUMENTS).encode()),
 }
 

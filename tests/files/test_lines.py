@@ -1,6 +1,5 @@
 """Numbered lines of text files: line ends, compression, and files that are not text."""
 
-import gzip
 import lzma
 from pathlib import Path
 
@@ -18,10 +17,9 @@ def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
     assert list(numbered_lines(path, blank=False)) == [expected[0], expected[3]]
 
 
-@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
-def test_compressed_files_are_read_by_their_names(tmp_path: Path, suffix: str, compress) -> None:
-    path = tmp_path / f"text.txt{suffix}"
-    path.write_bytes(compress(b"one\ntwo\n" * 100))
+def test_compressed_files_are_read_by_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt.xz"
+    path.write_bytes(lzma.compress(b"one\ntwo\n" * 100))
     assert len(list(numbered_lines(path))) == 200
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(CorpusError, match="text.txt.* is damaged or truncated"):

@@ -45,11 +45,6 @@ def test_token_classes(folder):
     assert special_tokens(dictionary).tolist() == [True] * 4 + [False] * 3 + [True]
 
 
-def test_classes_cover_the_vocabulary():
-    dictionary = dictionary_of(40)
-    assert len(real_tokens(dictionary)) + special_tokens(dictionary).sum() == 40
-
-
 def test_log_frequencies():
     # Nine symbols: 0 <s>, 1 <pad>, 2 </s>, 3 <unk>, 4 to 7, 8 <mask>; every count is raised by one.
     text = np.array([4, 4, 4, 5, 2, 4, 6, 2], dtype=np.uint16)

@@ -20,7 +20,7 @@ texts = st.text(
     max_size=30,
 )
 # The encoder is the same for all examples.
-many = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -67,8 +67,7 @@ def test_nothing_but_white_space_has_no_characters(encoder: TextEncoder) -> None
 def test_tokens_are_the_same_with_and_without_offsets(encoder: TextEncoder) -> None:
     cases = ["The cats ran.", "", "\u00bd river \ufffd", "<s> <mask> </s>"]
     for text, tokens in zip(cases, encoder.encode(cases)):
-        assert np.array_equal(tokens[:-1], encoder.encode_with_offsets(text).tokens)
-        assert tokens[-1] == 2 and not {0, 1, 2, encoder.dictionary_size} & set(tokens[:-1].tolist())
+        assert tokens[-1] == 2 and np.array_equal(tokens[:-1], encoder.encode_with_offsets(text).tokens)
     assert np.array_equal(encoder.encode_with_offsets("\ud800")[0], encoder.encode_with_offsets("\ufffd")[0])
 
 

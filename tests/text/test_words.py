@@ -21,7 +21,7 @@ LINES = [line for line in LINES if "\u2581" not in line]  # several tokens, whic
 LINES += ["It's the cat's (old) don't-care 'word', \u0395\u03bb\u03bb\u03b7\u03bd 3rd x2."] * 99
 
 
-@pytest.fixture(params=["sentencepiece", "byte pairs", "word pieces", "exported"])
+@pytest.fixture(params=["sentencepiece", "byte pairs", "word pieces"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A vocabulary of real text; tokenizers have a token that was added."""
     monkeypatch.setattr(vocabularies, "TEXT", LINES)
