@@ -11,16 +11,11 @@ from contracts.sources import ROOT
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.interop.export.run import ExportSettings, export
-from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint
+from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 pytest.importorskip("transformers")
 
 TEXTS = ["A sentence.", "And one more, which is longer."]
-FORMATS: dict[str, dict[str, Any]] = {
-    "mpnet": {"relative_num_buckets": 32, "relative_max_distance": 128},
-    "roberta": {"relative_buckets": "none"},
-    "modernbert": MODERN,
-}
 
 
 def blocks_with(word: str) -> list[str]:
@@ -31,17 +26,16 @@ def blocks_with(word: str) -> list[str]:
 
 
 @pytest.fixture
-def hub(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaelmModel:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaelmModel:
     """The hub interface of a checkpoint whose export is the folder ``folder``, in an empty working folder."""
     data = train_vocabulary(tmp_path / "data")
-    write_checkpoint(tmp_path / "checkpoint.pt", data, scale=0.1, **FORMATS[request.param])
-    settings = ExportSettings(request.param, architecture="encoder")
+    write_checkpoint(tmp_path / "checkpoint.pt", data, scale=0.1, relative_num_buckets=32, relative_max_distance=128)
+    settings = ExportSettings("mpnet", architecture="encoder")
     export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", settings)
     monkeypatch.chdir(tmp_path)
     return MaelmModel.from_pretrained(str(tmp_path), "checkpoint.pt", str(data))
 
 
-@pytest.mark.parametrize("hub", FORMATS, indirect=True)
 def test_onnx(hub: Any) -> None:
     for library in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(library)
@@ -59,7 +53,6 @@ def test_onnx(hub: Any) -> None:
     assert 1e-5 < np.abs(found["states"] - expected)[inside].max() < 0.2
 
 
-@pytest.mark.parametrize("hub", FORMATS, indirect=True)
 def test_sentence_transformers(hub: Any) -> None:
     pytest.importorskip("sentence_transformers")
     found: dict[str, Any] = {}

@@ -28,7 +28,7 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 96,
-    "max_position_embeddings": 514,
+    "max_position_embeddings": 130,
     "layer_norm_eps": 1e-5,
     "pad_token_id": 1,
 }
@@ -186,12 +186,6 @@ def xlm_roberta(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def added_outside(folder: Path) -> Path:
-    """Make a RoBERTa with more rows than tokens and <mask> outside of the tokenizer's model."""
-    tokenizer = byte_pairs(folder_of(folder), SPECIAL, ["<mask>"])
-    return save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size() + 7)
-
-
 def unigram(folder: Path) -> Path:
     """Make a CamemBERT with a unigram tokenizer.json alone and rows without tokens."""
     tokenizer, _ = pieces(folder_of(folder))
@@ -203,7 +197,7 @@ def bert(folder: Path, family: str = "Bert", **changes: Any) -> Path:
     tokenizer = word_pieces(folder_of(folder), BERT_SPECIAL, [])
     template = [(each, tokenizer.token_to_id(each)) for each in ("[SEP]", "[CLS]")]
     tokenizer.post_processor = tokenizers.processors.BertProcessing(*template)
-    sizes = {"pad_token_id": 0, "max_position_embeddings": 512, "layer_norm_eps": 1e-12, **changes}
+    sizes = {"pad_token_id": 0, "max_position_embeddings": 128, "layer_norm_eps": 1e-12, **changes}
     return save(folder, family, tokenizer, tokenizer.get_vocab_size(), BERT_NAMES, **sizes)
 
 
@@ -215,18 +209,6 @@ def electra(folder: Path) -> Path:
     return bert(folder, "Electra", embedding_size=48)
 
 
-def long_modernbert(folder: Path) -> Path:
-    """Make a folder with ModernBERT's window and more positions than its window."""
-    return modernbert_folder(folder, max_position_embeddings=2048, local_attention=128)
-
-
-def ettin(folder: Path) -> Path:
-    """Make a folder like Ettin's encoders, with one rotary base."""
-    bases = rope(full_attention=160_000.0, sliding_attention=160_000.0)
-    # Version 4 of transformers reads the second.
-    return modernbert_folder(folder, rope_parameters=bases, local_rope_theta=160_000.0)
-
-
 # A folder of each kind; distilroberta is a roberta with fewer layers.
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     "bert": bert,
@@ -235,12 +217,10 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
     "roberta": roberta_folder,
     "roberta, mask in front": early_mask,
     "roberta, vocabulary of bert": bert_vocabulary,
-    "roberta, spare rows": added_outside,
     "xlm-roberta": xlm_roberta,
     "camembert": unigram,
     "mpnet": mpnet,
-    "modernbert": long_modernbert,
-    "ettin": ettin,
+    "modernbert": modernbert_folder,
 }
 
 
@@ -296,8 +276,9 @@ MARKERS = ["[E1]", "[/E1]", "[PATIENT]"]
 
 
 def with_markers(folder: Path) -> Path:
-    """Add special tokens without a role to a folder, as users mark entities for a relation classifier."""
+    """Add special tokens without a role to a folder, as users mark entities for a relation classifier, and a word."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["covfefe"])
     tokenizer.add_special_tokens({"additional_special_tokens": MARKERS})
     tokenizer.save_pretrained(folder)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -38,15 +37,15 @@ def adapted(imported: Path, updates: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", [None, "roberta"])
-def test_an_adapted_encoder_names_its_source(form: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "given"), [(None, None), ("roberta", "mit")])
+def test_an_adapted_encoder_names_its_source(form: str | None, given: str | None, tmp_path: Path) -> None:
     source = sentence_encoder(tmp_path / "source")
     import_model(source, tmp_path / "imported", name="someone/sailors")
     checkpoint = adapted(tmp_path / "imported", 50)
-    done = export(checkpoint, None, tmp_path / "out", ExportSettings(form, architecture="encoder"))
+    done = export(checkpoint, None, tmp_path / "out", ExportSettings(form, architecture="encoder", license=given))
     card = (done.folder / "README.md").read_text()
     metadata = card.split("---\n")[1].splitlines()
-    assert "license: apache-2.0" in metadata and 'base_model: "someone/sailors"' in metadata
+    assert f"license: {given or 'apache-2.0'}" in metadata and 'base_model: "someone/sailors"' in metadata
     digest = sha256_of(source / "model.safetensors")
     for fact in (
         "imported from someone/sailors, which pretrained it in its own way; in the last 50 updates, which are ours, "
@@ -58,13 +57,6 @@ def test_an_adapted_encoder_names_its_source(form: str | None, tmp_path: Path) -
     assert "whose encoder never sees" not in card
     assert ('SentenceTransformer("out")' in card) == (form is None)
     assert (done.folder / "README_of_source.md").read_text() == CARD
-
-
-def test_a_license_that_is_given_is_taken(tmp_path: Path) -> None:
-    import_model(sentence_encoder(tmp_path / "source"), tmp_path / "imported")
-    settings: dict[str, Any] = {"license": "mit", "architecture": "encoder"}
-    export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "out", ExportSettings(**settings))
-    assert "\nlicense: mit\n" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_fairseqs_roberta_is_named_too(tmp_path: Path) -> None:

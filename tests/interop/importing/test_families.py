@@ -1,6 +1,8 @@
 """Every family goes in and out exactly: states, scores, tokens, one update, and the files on the way back."""
 
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,6 @@ from support import batch_of
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
-from fairseq_maelm.interop import compare_outputs
 from fairseq_maelm.interop.export.run import Export, ExportSettings, export
 from fairseq_maelm.interop.importing.run import Imported, import_model
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model
@@ -40,16 +41,23 @@ class There(NamedTuple):
     exported: Export
 
 
-@pytest.fixture(scope="module", params=FOLDERS)
-def there(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> There:
-    root = tmp_path_factory.mktemp("family")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare_outputs, "LENGTHS", (16, 128, 512, 2048))
-        source = FOLDERS[request.param](root / "source")
-        imported = import_model(source, root / "imported")
-        return There(
-            source, imported, export(root / "imported" / CHECKPOINT_FILE, None, root / "out", ExportSettings())
-        )
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], There]:
+    """Each kind, made once."""
+
+    @cache
+    def make(kind: str) -> There:
+        root = tmp_path_factory.mktemp("family")
+        imported = import_model(FOLDERS[kind](root / "source"), root / "imported")
+        exported = export(root / "imported" / CHECKPOINT_FILE, None, root / "out", ExportSettings())
+        return There(root / "source", imported, exported)
+
+    return make
+
+
+@pytest.fixture(params=FOLDERS)
+def there(request: pytest.FixtureRequest, made: Callable[[str], There]) -> There:
+    return made(request.param)
 
 
 def tokenizer_of(folder: Path) -> Any:
@@ -134,8 +142,11 @@ def open_mlm(there: There) -> Any:
     return transformers.AutoModelForMaskedLM.from_pretrained(there.source, attn_implementation="eager").eval()
 
 
-def test_an_update_equals_that_of_transformers(there: There) -> None:
+# Two token types, positions with rows in front, relative positions, and rotary ones.
+@pytest.mark.parametrize("kind", ["bert", "roberta", "mpnet", "modernbert"])
+def test_an_update_equals_that_of_transformers(kind: str, made: Callable[[str], There]) -> None:
     """One step by fairseq's trainer and this package's AdamW, and one by torch's AdamW, on the same batch."""
+    there = made(kind)
     source = load_with_model(there.imported.folder / CHECKPOINT_FILE)
     kept, mask = source.source_files, source.model.mask_index
     assert kept is not None

@@ -12,7 +12,6 @@ from fairseq.data import Dictionary
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import read_state
-from fairseq_maelm.interop.export import run as export_run
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing import huggingface
 from fairseq_maelm.interop.importing.run import import_model
@@ -50,12 +49,11 @@ def refused(source: Path, tmp_path: Path, match: str, data: Any = None) -> None:
     assert not (tmp_path / "imported").exists() and not list(tmp_path.glob("*.unfinished"))
 
 
-@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
-def test_old_files_shards_and_half_precision_are_read(half: torch.dtype, tmp_path: Path) -> None:
+def test_old_files_shards_and_half_precision_are_read(tmp_path: Path) -> None:
     """pytorch_model.bin in two shards and half precision gives the results of transformers in single precision."""
     folder = sources.roberta_folder(tmp_path / "source")
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
-    state = {name: weight.to(half) for name, weight in model.state_dict().items()}
+    state = {name: weight.bfloat16() for name, weight in model.state_dict().items()}
     (folder / "model.safetensors").unlink()
     names, shards = sorted(state), ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin")
     for shard, part in zip(shards, (names[::2], names[1::2])):
@@ -74,10 +72,8 @@ def test_weights_are_more_exact_than_the_data_type_of_config_json(tmp_path: Path
     assert compared(sources.edit_config(sources.bert(tmp_path / "source"), **half), tmp_path) == BOTH
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
-def test_a_model_may_have_no_padding_id(kind: str, tmp_path: Path) -> None:
-    folder = without_padding_id(sources.FOLDERS[kind](tmp_path / "source"))
-    assert compared(folder, tmp_path) == BOTH
+def test_a_model_may_have_no_padding_id(tmp_path: Path) -> None:
+    assert compared(without_padding_id(sources.bert(tmp_path / "source")), tmp_path) == BOTH
 
 
 def without_padding_id(folder: Path) -> Path:
@@ -100,6 +96,10 @@ def test_berts_of_the_first_versions_are_read(tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
     assert compared(folder, tmp_path) == BOTH
+    done = export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "out", ExportSettings())
+    after = safetensors.load_file(done.folder / "model.safetensors")
+    poolers = [name for name in weights if "pooler" in name]
+    assert len(poolers) == 2 and all(torch.equal(after[name], weights[name]) for name in poolers)
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +135,9 @@ def test_an_encoder_without_lm_head_goes_in_and_out(kind: str, family: str, tmp_
     folder = sources.FOLDERS[kind](tmp_path / "source")
     (folder / "model.safetensors").unlink()
     getattr(transformers, family)(transformers.AutoConfig.from_pretrained(folder)).save_pretrained(folder)
-    (folder / "1_Pooling").mkdir()
-    files = {"modules.json": "[]", "1_Pooling/config.json": "{}"}
-    for name, content in files.items():
+    (folder / "1_Dense").mkdir()
+    files = {"modules.json": "[]", "1_Dense/config.json": "{}", "1_Dense/model.safetensors": "weights"}
+    for name, content in {**files, "1_Dense/code.py": "never kept"}.items():
         (folder / name).write_text(content)
     assert compared(folder, tmp_path) == BOTH[:1]
     done = export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "out", ExportSettings())
@@ -148,6 +148,7 @@ def test_an_encoder_without_lm_head_goes_in_and_out(kind: str, family: str, tmp_
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
     for place in (done.folder, tmp_path / "imported"):
         assert {name: (place / name).read_text() for name in files} == files
+        assert not (place / "1_Dense" / "code.py").exists()
     with pytest.raises(ValueError, match="an encoder without LM head, like the model that it was imported from"):
         MaelmModel.from_pretrained(str(tmp_path / "imported")).fill_mask("The <mask>.")
 
@@ -158,71 +159,44 @@ def test_masks_are_written_as_in_the_source_or_here(tmp_path: Path) -> None:
 
 
 def test_transformers_default_of_layer_norm_is_carried(tmp_path: Path) -> None:
-    """The default of 1e-12 is used; embeddings are so small that 1e-5 would give other states."""
-    folder = sources.roberta_folder(tmp_path / "source")
-    weights = {
-        name: tensor * (0.003 if "_embeddings.weight" in name else 1.0)
-        for name, tensor in transformers.AutoModelForMaskedLM.from_pretrained(folder).state_dict().items()
-        if not name.startswith("lm_head.decoder")
-    }
-    (folder / "model.safetensors").unlink()
-    torch.save(weights, folder / "pytorch_model.bin")
-    sources.edit_config(folder, layer_norm_eps=None)
+    """The comparison of the import would find another number."""
+    folder = sources.edit_config(sources.roberta_folder(tmp_path / "source"), layer_norm_eps=None)
     words = import_model(folder, tmp_path / "imported").model_options
     assert words[words.index("--layer-norm-eps") + 1] == "1e-12"
-    hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
-    tokens = hub.encode(TEXT)[None]
-    with torch.no_grad():
-        expected = transformers.AutoModel.from_pretrained(folder).eval()(tokens).last_hidden_state
-        torch.testing.assert_close(hub.extract_features(tokens), expected, rtol=0, atol=1e-5)
-        for part in hub.model.modules():
-            if isinstance(part, torch.nn.LayerNorm):
-                part.eps = 1e-5
-        assert (hub.extract_features(tokens) - expected).abs().max() > 1e-3, "the number matters here"
 
 
 # fairseq's RoBERTa
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
-def test_a_model_without_tokenizer_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
     """Its texts would become <unk>, since transformers invents a tokenizer without tokens."""
-    folder = sources.FOLDERS[kind](tmp_path / "source")
+    folder = sources.bert(tmp_path / "source")
     for path in folder.iterdir():
         if path.name != "config.json" and path.suffix != ".safetensors":
             path.unlink()
     refused(folder, tmp_path, "there is no tokenizer in .*: put tokenizer.json")
 
 
-@pytest.mark.parametrize("rows", [5, 9])
-def test_a_tokenizer_of_special_tokens_alone_is_refused(rows: int, tmp_path: Path) -> None:
+def test_a_tokenizer_of_special_tokens_alone_is_refused(tmp_path: Path) -> None:
     tokenizer = sources.byte_pairs(sources.folder_of(tmp_path / "source"), sources.SPECIAL, ["<mask>"])
     model = sources.tokenizers.models.WordLevel(
         {token: number for number, token in enumerate([*sources.SPECIAL, "<mask>"])}
     )
     tokenizer.model = model
-    refused(sources.save(tmp_path / "source", "Roberta", tokenizer, rows), tmp_path, "special tokens alone")
+    refused(sources.save(tmp_path / "source", "Roberta", tokenizer, 9), tmp_path, "special tokens alone")
 
 
-def test_tokens_without_rows_and_weights_of_data_parallel(tmp_path: Path) -> None:
+def test_weights_of_data_parallel_are_refused(tmp_path: Path) -> None:
     folder = sources.roberta_folder(tmp_path / "source")
     weights = safetensors.load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save({f"module.{name}": weight for name, weight in weights.items()}, folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="holds weights without their configuration: .*`maelm import"):
-        read_state(folder / "pytorch_model.bin")
     refused(folder, tmp_path, 'begin with "module.": save the model in DataParallel, model.module')
-    torch.save(weights, folder / "pytorch_model.bin")
-    content = json.loads((folder / TOKENIZER_FILE).read_text())
-    content["added_tokens"].append({**content["added_tokens"][0], "id": 401, "content": "[E1]"})
-    (folder / TOKENIZER_FILE).write_text(json.dumps(content))
-    refused(folder, tmp_path, r"has the id 401, .* only 401 embeddings. If tokens were added, model.resize_token")
 
 
-@pytest.mark.parametrize("mask", [["<mask>"], {"lstrip": True}])
-def test_a_wrong_name_of_a_special_token_is_ignored(mask: Any, tmp_path: Path) -> None:
+def test_a_wrong_name_of_a_special_token_is_ignored(tmp_path: Path) -> None:
     folder = sources.roberta_folder(tmp_path / "source")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"mask_token": mask, "extra_special_tokens": [{}]}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"mask_token": ["<mask>"], "extra_special_tokens": [{}]}))
     assert compared(folder, tmp_path) == BOTH
 
 
@@ -288,12 +262,10 @@ def test_gpt2_pairs_of_fairseq_are_read(tmp_path: Path) -> None:
         assert hub.encode(text).tolist() == [0, *expected, 2]
 
 
-def test_checkpoints_of_fairseq_without_dictionary_or_of_other_models_are_refused(tmp_path: Path) -> None:
-    checkpoint = sources.fairseq_checkpoint(tmp_path / "source", activation_fn="relu")
-    refused(checkpoint, tmp_path, "activation")
-    (tmp_path / "source" / "dict.txt").rename(tmp_path / "dict.txt")
+def test_a_checkpoint_of_fairseq_without_dictionary_is_refused(tmp_path: Path) -> None:
+    checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
+    (tmp_path / "source" / "dict.txt").unlink()
     refused(checkpoint, tmp_path, "there is no dict.txt")
-    refused(checkpoint, tmp_path, "activation", tmp_path)
 
 
 # The tokenizer, and the files of the source
@@ -355,25 +327,7 @@ def test_rounded_weights_give_the_source_s_states_for_both_token_types(tmp_path:
         expected, found = (each(tokens, token_type_ids=kinds).last_hidden_state for each in (theirs, ours))
         torch.testing.assert_close(found, expected, atol=2e-3, rtol=0.0)
 
-    assert (theirs(tokens).last_hidden_state - expected).abs().max() > 0.1
-
-
-def test_another_tokenizer_than_the_imported_is_refused(
-    imported_roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The verification of an export includes imported tokenizers: it finds a missing merge."""
-    honest = export_run.tokenizer_files
-
-    def forgetful(*arguments: Any) -> dict[str, str]:
-        files = honest(*arguments)
-        content = json.loads(files["tokenizer.json"])
-        content["model"]["merges"].pop(3)
-        return {**files, "tokenizer.json": json.dumps(content)}
-
-    monkeypatch.setattr(export_run, "tokenizer_files", forgetful)
-    with pytest.raises(ValueError, match=r"texts differently from tokenizer.json and dict.txt"):
-        export(imported_roberta / CHECKPOINT_FILE, None, tmp_path / "out", ExportSettings("maelm"))
-    assert not (tmp_path / "out").exists()
+    assert (theirs(tokens).last_hidden_state - expected).abs().max() > 0.02
 
 
 def test_files_of_another_source_or_damaged_ones_are_not_used(imported_roberta: Path, tmp_path: Path) -> None:

@@ -4,17 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from end_to_end.toy import run
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.finetuning.tagging.prepared import encode_words
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.run import import_model
-from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.vocabulary import MODEL_FILE
 
 from . import sources
@@ -23,11 +19,10 @@ from .sources import MARKERS, transformers
 SOURCES: dict[str, Callable[[Path], Path]] = {
     "WordPiece": sources.bert,
     "byte pairs": sources.roberta_folder,
-    "byte pairs without spaces": sources.modernbert_folder,
-    "unigram": sources.unigram,
     "sentencepiece": sources.xlm_roberta,
 }
 TEXTS = ["[E1] The sailor [/E1] takes the[PATIENT]rope.", "[PATIENT]", "x[E1][E1]y [/E1].", "a [E1", "old [PATIENT]!"]
+TEXTS += ["The covfefe and the ship."]
 ROLES = "the {} ship {} sails {} to {} the {} reef"
 
 
@@ -58,6 +53,7 @@ def test_markers_are_single_tokens(imported: tuple[Path, Path]) -> None:
     for text in TEXTS:
         expected = their_names(text)
         assert names(hub.encode(text)[1:-1]) == names(hub.encode(text, masks=False)[1:-1]) == expected
+        assert names(encoder.encode([text])[0][:-1]) == expected
         (tokens, words), aligned = encoder.encode_words([text])[0], encoder.encode_with_offsets(text)
         assert names(tokens) == names(aligned.tokens) == expected
         for place, name in enumerate(expected):
@@ -82,44 +78,7 @@ def test_exports_read_markers_alike(imported: tuple[Path, Path], tmp_path: Path)
     assert [kept(text) for text in TEXTS] == [theirs(text) for text in TEXTS]
     export(folder / CHECKPOINT_FILE, None, tmp_path / "ours", ExportSettings(complete=True))
     ours = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
-    # Unigram models have the names of special symbols as pieces.
-    is_unigram = "Unigram" in type(theirs.backend_tokenizer.model).__name__
-    texts = TEXTS if is_unigram else [*TEXTS, ROLES.format(*roles_of(theirs))]
+    texts = [*TEXTS, ROLES.format(*roles_of(theirs))]
     assert [ours(text)["input_ids"] for text in texts] == [hub.encode(text, masks=False).tolist() for text in texts]
     again = MaelmModel.from_pretrained(str(tmp_path / "ours"))
     assert [again.encode(text).tolist() for text in TEXTS] == [hub.encode(text).tolist() for text in TEXTS]
-
-
-@pytest.mark.slow
-def test_a_label_that_depends_on_a_marker_alone(tmp_path: Path) -> None:
-    """Our commands and the exported folder in transformers learn and give the same; a corpus keeps the markers."""
-    source = sources.with_markers(sources.bert(tmp_path / "source", scale=0.05))
-    run(["maelm", "import", source, "--output", tmp_path / "base"])
-    table = tmp_path / "table.tsv"
-    words = ("sailor", "old rope", "harbour", "night", "[SEP] reef", "[MASK]")
-    labels = {"[E1]": "e", "[PATIENT]": "p"}
-    rows = [f"The {each} {word} [/E1] rows.\t{labels[each]}" for word in words for each in labels]
-    table.write_text("".join(f"{row}\n" for row in rows))
-    prepare = ["maelm", "prepare", "sentences", "--vocabulary", tmp_path / "base", "--train", table, "--valid", table]
-    run([*prepare, "--output", tmp_path / "task"])
-    finetune = ["maelm", "finetune", tmp_path / "task", "--checkpoint", tmp_path / "base", "--gpus", 0]
-    run([*finetune, "--output", tmp_path / "tuned", "--epochs", 60, "--batch-size", 6, "--lr", 1e-3])
-    run(["maelm", "predict", table, "--checkpoint", tmp_path / "tuned", "--output", tmp_path / "predicted.tsv"])
-    assert "verified" in run(["maelm", "export", "--checkpoint", tmp_path / "tuned", "--output", tmp_path / "stock"])
-    header, *lines = [line.split("\t") for line in (tmp_path / "predicted.tsv").read_text().splitlines()]
-    assert [line[0] for line in lines] == [row.split("\t")[1] for row in rows], "the markers decide"
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "stock")
-    with torch.no_grad():
-        batch = tokenizer([row.split("\t")[0] for row in rows], padding=True, return_tensors="pt")
-        found = model(**batch).logits.softmax(dim=-1)
-    expected = torch.tensor([[float(cell) for cell in line[2:4]] for line in lines])
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-
-    (tmp_path / "text.txt").write_text("\n\n".join(row.split("\t")[0] for row in rows) + "\n")
-    run(["maelm", "prepare", "corpus", tmp_path / "text.txt", "--vocabulary", tmp_path / "base", "--workers", 1]
-        + ["--output", tmp_path / "data", "--valid-fraction", 0.3])  # fmt: skip
-    splits = [np.fromfile(tmp_path / "data" / f"{split}.bin", dtype=np.uint16) for split in ("train", "valid")]
-    tokens = np.concatenate(splits).tolist()
-    dictionary = load_dictionary(str(tmp_path / "data"))
-    assert [tokens.count(dictionary.index(each)) for each in MARKERS] == [6, 12, 6]
