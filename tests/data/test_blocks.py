@@ -67,13 +67,6 @@ def test_equals_a_plain_loop(sizes, mode, many):
         assert block_slices(sizes, mode, BLOCK).tolist() == plain_blocks(sizes, mode)
 
 
-def test_complete_doc_by_hand():
-    """Documents (3, 4, 5 tokens) and (9): with 8 tokens a block, two lines, one line, and the long line in two."""
-    sizes = np.array([3, 4, 5, 1, 9, 1])
-    assert block_slices(sizes, "complete_doc", 8).tolist() == [[0, 7], [7, 12], [13, 21]]
-    assert block_slices(sizes, "complete_doc", 5).tolist() == [[0, 3], [3, 7], [7, 12], [13, 18], [18, 22]]
-
-
 def write_split(folder):
     """Write two files, ``train`` and ``train1``, with lines of tokens from 10 on and blank lines between documents."""
     lines = [[10, 11, 2], [12, 13, 14, 2], [2], [15, 2]], [[16, 17, 2]]

@@ -222,13 +222,6 @@ def test_documents_have_few_shapes_where_that_is_wanted():
     assert many > 100 and few <= 32 and more - little < 0.03
 
 
-def test_a_short_block_has_the_shape_of_the_others():
-    dataset = dataset_of([64] * 23 + [10])
-    dataset.few_shapes = True
-    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=8)
-    assert set(shapes_of(dataset, batches)[0]) == {(8, 54, 64, 80)}
-
-
 @settings(max_examples=60)
 @given(
     st.lists(st.integers(3, 40), min_size=1, max_size=6),

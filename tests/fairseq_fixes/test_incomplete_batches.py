@@ -10,7 +10,7 @@ import torch
 from end_to_end.small import NARROW
 from end_to_end.toy import TINY_TRAINING
 from fairseq import tasks
-from fairseq.data import IdDataset, ListDataset, NestedDictionaryDataset, NumSamplesDataset, SortDataset, data_utils
+from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
@@ -42,17 +42,6 @@ def test_batches_hold_every_index_once_in_order(
         for batch in batches:
             assert 0 < len(batch) <= (max_sentences or len(sizes))
             assert max(sizes[index] for index in batch) * len(batch) <= (max_tokens or np.inf)
-
-
-@pytest.mark.parametrize("number", [1, 7, 8, 71])
-def test_no_example_of_fairseqs_own_datasets_is_left_out(number: int) -> None:
-    """The datasets are nested as in fairseq's task sentence_prediction."""
-    sizes = np.full(number, 5)
-    inner = ListDataset([np.zeros(5)] * number, sizes)
-    nested = NestedDictionaryDataset({"id": IdDataset(), "tokens": inner, "n": NumSamplesDataset()}, sizes=[sizes])
-    dataset = SortDataset(nested, sort_order=[np.random.permutation(number)])
-    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=32, required_batch_size_multiple=8)
-    assert sorted(np.concatenate(batches).tolist()) == list(range(number))
 
 
 class Counting:

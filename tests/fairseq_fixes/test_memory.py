@@ -48,9 +48,8 @@ def test_freed_memory_is_not_cleared_again() -> None:
     assert kept[1] < left_alone[1] / 20
 
 
-@pytest.mark.parametrize("words", ["return", "keep+return"])
-def test_all_large_blocks_are_returned(words: str) -> None:
-    returned, cleared = run(words)
+def test_all_large_blocks_are_returned() -> None:
+    returned, cleared = run("keep+return")
     assert returned == "True" and cleared >= 20 * 2**27 // os.sysconf("SC_PAGE_SIZE")
 
 
@@ -63,12 +62,10 @@ def test_a_users_choice_is_left_alone(variable: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("device", "length", "most_tokens", "sequences", "calls"),
     [
-        ("cpu", 512, 4096, None, ["keep"]),
         ("cuda", 512, 4096, None, []),
         ("cpu", 8192, 16384, None, ["keep"]),
         ("cpu", 8192, 8192, None, ["return"]),
         ("cpu", 8192, None, 1, ["return"]),
-        ("cpu", 8192, None, 2, ["keep"]),
         ("cpu", 512, 512, None, ["keep"]),
         ("cpu", None, 4096, None, ["keep"]),
     ],

@@ -39,8 +39,8 @@ def rest(ranks: int, state: dict[str, Any], size: int = 2) -> Iterator[int]:
             yield from batch
 
 
-@pytest.mark.parametrize(("before", "iterations"), [(1, 12), (2, 6), (3, 4), (4, 3)])
-@pytest.mark.parametrize("after", [1, 2, 3, 4, 6, 12])
+@pytest.mark.parametrize(("before", "iterations"), [(1, 12), (3, 4), (4, 3)])
+@pytest.mark.parametrize("after", [1, 2, 3, 12])
 def test_every_item_is_read_once_by_any_number_of_ranks(before: int, iterations: int, after: int) -> None:
     state, read = state_after(before, iterations)
     assert len(read) == 24

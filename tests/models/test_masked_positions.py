@@ -178,8 +178,7 @@ def test_the_encoders_last_layer_leaves_them_out_without_a_decoder(family):
     assert rows_through(first.fc1, model, net_input, classification_head_name="sentence") == 4 * 30
 
 
-@pytest.mark.parametrize("length", [30, 130], ids=["whole", "blocks"])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("length", "training"), [(30, True), (130, True), (130, False)])
 def test_a_head_on_sentences_reads_a_local_last_layer(family, length, training):
     model = model_of(**family, decoder_layers=0, local_attention=4, max_positions=140).train(training)
     model.register_classification_head("sentence", 3)

@@ -19,16 +19,6 @@ def test_every_token_is_scored_from_its_own_state():
     torch.testing.assert_close(scores, states @ head.weight.T + head.bias)
 
 
-def test_dropout_is_before_the_projection():
-    model = model_of()
-    model.register_token_head("tags", 3, dropout=0.5)
-    model.train()
-    head = model.classification_heads["tags"]
-    assert (head(torch.ones(1, 200, 32)).std(dim=1) > 0).all()
-    head.eval()
-    assert head(torch.ones(1, 200, 32)).std(dim=1).abs().max() < 1e-6
-
-
 def test_heads_of_a_checkpoint_are_registered_by_their_kind(family):
     """A modern head on tokens has a dense layer too, and is still no head on sentences."""
     saved = model_of(**family, seed=1)

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,39 +137,6 @@ def test_nothing_is_compiled_on_a_cpu_or_outside_training(monkeypatch: pytest.Mo
     assert compiled == list(layers_of(model)) and len(compiled) == 4
 
 
-def output_and_gradients(layer: Layer) -> list[Tensor]:
-    """The output for random states with a relative bias and rotary positions, and all gradients."""
-    torch.manual_seed(1)
-    states, of_distance = torch.randn(2, 5, 16, requires_grad=True), torch.randn(2, 9, requires_grad=True)
-    positions = torch.arange(5)[None]
-    layer.zero_grad()
-    output = layer.train()(
-        states, AttentionBias(of_distance, positions, rotations=rotations(positions, [100], 8, states))
-    )
-    (output * torch.arange(output.numel()).view_as(output).sin()).sum().backward()
-    return [output.detach(), *(each.grad.clone() for each in (states, of_distance, *layer.parameters()))]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-def test_compiled_layer_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_modes, "worth_compiling", lambda states: True)
-    torch._dynamo.reset()
-    sizes = {"embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
-    layer = TransformerLayer(LayerConfig(**sizes, modern=True, rotary_bases=(100,)), number=1)
-    names = list(layer.state_dict())
-    expected = output_and_gradients(layer)
-    layer.compiles = layer.recomputes = True
-    results = output_and_gradients(layer)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
-    assert len(results) == len(expected) > 8
-    for result, plain in zip(results, expected):
-        torch.testing.assert_close(result, plain, rtol=1e-5, atol=1e-5)
-    assert list(layer.state_dict()) == names
-    # What copies models (an average of weights, for one) does not trip over compiled code.
-    torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer))[0], expected[0])
-
-
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trace what a GPU would be given: the kernels' operators, flash attention, torch's dropout; make no code."""
@@ -195,6 +161,36 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Layer, "compile", lambda layer, **o: nn.Module.compile(layer, backend="aot_eager", **o))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+
+
+def output_and_gradients(layer: Layer) -> list[Tensor]:
+    """The output for random states with a relative bias and rotary positions, and all gradients."""
+    torch.manual_seed(1)
+    states, of_distance = torch.randn(2, 5, 16, requires_grad=True), torch.randn(2, 9, requires_grad=True)
+    positions = torch.arange(5)[None]
+    layer.zero_grad()
+    output = layer.train()(
+        states, AttentionBias(of_distance, positions, rotations=rotations(positions, [100], 8, states))
+    )
+    (output * torch.arange(output.numel()).view_as(output).sin()).sum().backward()
+    return [output.detach(), *(each.grad.clone() for each in (states, of_distance, *layer.parameters()))]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_compiled_layer_is_the_plain_one() -> None:
+    sizes = {"embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
+    layer = TransformerLayer(LayerConfig(**sizes, modern=True, rotary_bases=(100,)), number=1)
+    names = list(layer.state_dict())
+    expected = output_and_gradients(layer)
+    layer.compiles = layer.recomputes = True
+    results = output_and_gradients(layer)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+    assert len(results) == len(expected) > 8
+    for result, plain in zip(results, expected):
+        torch.testing.assert_close(result, plain, rtol=1e-5, atol=1e-5)
+    assert list(layer.state_dict()) == names
+    # What copies models (an average of weights, for one) does not trip over compiled code.
+    torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer))[0], expected[0])
 
 
 ALL_SHAPES = ([40] * 4, [40, 38, 37, 40], [23] * 7, [60, 59], [33])
