@@ -39,7 +39,6 @@ def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
     finetune = ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", tmp_path / "saved"]
     finetune += ["--batch-size", 8, "--gpus", 0, "--lr", 0, "--epochs", 1, "--", "--weight-decay", 0]
     run(finetune)
-    assert "this run is complete after 1 update" in run(finetune)
     saved = parameters(tmp_path / "saved" / "checkpoint_last.pt")
     assert any(name.startswith("classification_heads.") for name in saved)
     assert_equal(saved, parameters(checkpoint), "encoder.")
