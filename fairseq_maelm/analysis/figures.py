@@ -4,10 +4,12 @@ Color and marker show the model; the line style shows the input or the set of to
 without color.
 """
 
+import io
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.files.optional_imports import import_pyplot, save_figure
+from fairseq_maelm.files.atomic import write_bytes
+from fairseq_maelm.files.optional_imports import import_pyplot
 
 # The palette of Okabe and Ito for all kinds of color vision, ordered so that neighbors also differ in gray.
 _COLORS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -42,7 +44,12 @@ def save_figures(results: list[Result], folder: Path) -> None:
     for name, title, lines in figures:
         # A fixed salt makes the ids inside an SVG, and so the file, reproducible.
         with pyplot.rc_context({"svg.hashsalt": name, "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
-            save_figure(_rank_figure(results, title, lines), folder / name)
+            figure = _rank_figure(results, title, lines)
+            for suffix, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+                stream = io.BytesIO()
+                figure.savefig(stream, format=suffix, bbox_inches="tight", **options)
+                write_bytes(folder / f"{name}.{suffix}", stream.getvalue())
+            pyplot.close(figure)
 
 
 def _rank_figure(results: list[Result], title: str, lines: Lines) -> Any:

@@ -13,7 +13,6 @@ from fairseq_maelm.options import PRECISIONS, existing_path, option
 CONDITIONS = ("whole", "masked", "dropped")
 _TEXT, _MEASURED, _RUN = "text", "measurement", "execution"
 _READ = "inputs (at least one)"
-_INPUTS = ("tasks", "treebank")
 
 
 def _layers() -> Any:
@@ -93,10 +92,6 @@ class AnalysisSettings:
         return dict(json.loads(json.dumps({**asdict(self), "split": self.split or "valid"}, default=str)))
 
 
-def _inputs(text: str, **more: Any) -> Any:
-    return option(more.pop("default", None), help=text, type=existing_path, group=_READ, **more)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProbeSettings:
     """Options of ``maelm probe``.
@@ -105,13 +100,13 @@ class ProbeSettings:
         ValueError: there are no inputs.
     """
 
-    tasks: tuple[Path, ...] = _inputs(
-        "task folders with classes, written by `maelm prepare sentences` or `maelm prepare glue`", metavar="FOLDER",
-        default=(),
+    tasks: tuple[Path, ...] = option(
+        (), help="task folders with classes, written by `maelm prepare sentences` or `maelm prepare glue`",
+        metavar="FOLDER", type=existing_path, group=_READ,
     )  # fmt: skip
-    treebank: tuple[Path, ...] = _inputs(
-        "parts of speech: a CoNLL-U file to fit the probe to, and one to test it on", nargs=2, default=(),
-        metavar=("TRAIN", "TEST"),
+    treebank: tuple[Path, ...] = option(
+        (), help="parts of speech: a CoNLL-U file to fit the probe to, and one to test it on", nargs=2,
+        metavar=("TRAIN", "TEST"), type=existing_path, group=_READ,
     )  # fmt: skip
     vocabulary: Path | None = option(
         None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them",
@@ -137,11 +132,11 @@ class ProbeSettings:
     batch_tokens: int = option(8_192, help="number of tokens in a batch, padding included", minimum=1, group=_MEASURED)
 
     def __post_init__(self) -> None:
-        if not any(getattr(self, name) for name in _INPUTS):
-            raise ValueError(f"there is nothing to probe: give one of {', '.join(f'--{name}' for name in _INPUTS)}")
+        if not (self.tasks or self.treebank):
+            raise ValueError("there is nothing to probe: give --tasks or --treebank")
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that determine the results, except the inputs, as JSON types."""
-        left_out = {*_INPUTS, "vocabulary", "batch_tokens"}
+        left_out = {"tasks", "treebank", "vocabulary", "batch_tokens"}
         values = {name: value for name, value in asdict(self).items() if name not in left_out}
         return dict(json.loads(json.dumps(values)))

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     predictions = _read_object(args.predictions, str, "texts")
     threshold = OFFICIAL_THRESHOLD if odds is None else _threshold(args, odds, predictions)
     answers = {each.identity: each.answers for each in source.questions}
-    metrics = score_predictions(answers, version, predictions, odds, threshold, logger.warning)
+    metrics = score_predictions(answers, version, predictions, odds, threshold)
     text = json.dumps(metrics, indent=2) + "\n"
     if not args.json:
         width = max(map(len, metrics))

@@ -90,7 +90,9 @@ def run(args: argparse.Namespace) -> None:
     args.vocabulary = (args.vocabulary or own).absolute()
     with contextlib.ExitStack() as stack:
         if args.input == STANDARD_INPUT:
-            args.input = _stored_input(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            # A file can be read repeatedly, and its content tells its kind.
+            args.input = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "stdin.txt"
+            args.input.write_bytes(sys.stdin.buffer.read())
         predicted = predict_input(name, args)
     if args.output is None:
         sys.stdout.write(predicted.text)
@@ -109,13 +111,6 @@ def run(args: argparse.Namespace) -> None:
 
 def _input_path(text: str) -> Path:
     return STANDARD_INPUT if text == str(STANDARD_INPUT) else existing_path(text)
-
-
-def _stored_input(folder: Path) -> Path:
-    """Save standard input to a file, which can be read repeatedly and whose content tells its kind."""
-    path = folder / "stdin.txt"
-    path.write_bytes(sys.stdin.buffer.read())
-    return path
 
 
 def _refuse_options_of_other_kinds(args: argparse.Namespace, name: str, task: str) -> None:

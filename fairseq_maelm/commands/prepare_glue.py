@@ -4,9 +4,8 @@ import argparse
 import logging
 import sys
 
-from fairseq_maelm.commands.preparation import add_folder_arguments
 from fairseq_maelm.finetuning.sentences.glue import TASKS, GlueSettings, prepare_task
-from fairseq_maelm.options import add_settings, settings_of
+from fairseq_maelm.options import add_output, add_settings, add_vocabulary, settings_of
 from fairseq_maelm.text.imported import vocabulary_files
 
 logger = logging.getLogger(__name__)
@@ -20,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Checks GLUE's files and encodes each task into a folder for fine-tuning. Tasks that are already prepared from "
         "the same files are kept."
     )
-    add_folder_arguments(parser, "folder for all tasks")
+    add_vocabulary(parser, required=True)
+    add_output(parser, "folder for all tasks")
     add_settings(parser, GlueSettings)
 
 

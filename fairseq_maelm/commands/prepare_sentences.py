@@ -4,9 +4,8 @@ import argparse
 import logging
 import sys
 
-from fairseq_maelm.commands.preparation import add_folder_arguments
 from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
-from fairseq_maelm.options import add_settings, settings_of
+from fairseq_maelm.options import add_output, add_settings, add_vocabulary, settings_of
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fine-tuning. Without --text and --label, a table must have no header, and the columns 'text, label' or "
         "'text, text, label'."
     )
-    add_folder_arguments(parser)
+    add_vocabulary(parser, required=True)
+    add_output(parser, "new folder of the task")
     add_settings(parser, SentenceSettings)
 
 

@@ -3,9 +3,8 @@
 import argparse
 import sys
 
-from fairseq_maelm.commands.preparation import add_folder_arguments
 from fairseq_maelm.finetuning.squad.prepare import PROBLEMS, prepare_squad
-from fairseq_maelm.options import UsageError, existing_path
+from fairseq_maelm.options import UsageError, add_output, add_vocabulary, existing_path
 
 AFTER_INTERRUPT = "nothing was written"
 
@@ -23,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("test", "questions to predict, with or without answers"),
     ):
         parser.add_argument(f"--{split}", type=existing_path, metavar="JSON", help=use)
-    add_folder_arguments(parser)
+    add_vocabulary(parser, required=True)
+    add_output(parser, "new folder of the task")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -3,11 +3,10 @@
 import argparse
 import sys
 
-from fairseq_maelm.commands.preparation import add_folder_arguments
 from fairseq_maelm.files.conll import add_layout_arguments, layout_of
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN, PREFIXES
-from fairseq_maelm.options import UsageError, existing_path
+from fairseq_maelm.options import UsageError, add_output, add_vocabulary, existing_path
 
 AFTER_INTERRUPT = "nothing was written"
 
@@ -21,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", type=existing_path, required=True, metavar="FILE", help="file to train on")
     parser.add_argument("--valid", type=existing_path, required=True, metavar="FILE", help="file to validate on")
     parser.add_argument("--test", type=existing_path, metavar="FILE", help="file to test on")
-    add_folder_arguments(parser)
+    add_vocabulary(parser, required=True)
+    add_output(parser, "new folder of the task")
     add_layout_arguments(parser)
     parser.add_argument(
         "--file-scheme", choices=("auto", *PREFIXES, PLAIN), default="auto",

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.data.batches import BatchDataset, padding_share
 from fairseq_maelm.data.blocks import TokenBlocks
-from fairseq_maelm.data.length_buckets import padding_share
 from fairseq_maelm.data.masking import (
     MaskingScheme,
     draw_masks,

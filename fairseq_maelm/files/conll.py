@@ -34,11 +34,11 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.form == "conllu" and self.column not in CONLLU_COLUMNS[1:]:
-            raise ValueError(
+            raise UsageError(
                 f"CoNLL-U has no label column {self.column!r}: choose one of {', '.join(CONLLU_COLUMNS[2:])}"
             )
         if self.form == "conll" and not re.fullmatch(r"-?\d+", self.column):
-            raise ValueError(f"the label column must be a number (0: first, -1: last), not {self.column!r}")
+            raise UsageError(f"the label column must be a number (0: first, -1: last), not {self.column!r}")
 
     @property
     def label_index(self) -> int:
@@ -76,10 +76,7 @@ def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = Non
         # Columns of CoNLL would make the ids of CoNLL-U words.
         return Layout("conllu", "UPOS") if default.form != form == "conllu" else default
     column = args.column or ("UPOS" if form == "conllu" else "-1")
-    try:
-        return Layout(form, column, args.word_column or 0, args.comment_prefix or "")
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    return Layout(form, column, args.word_column or 0, args.comment_prefix or "")
 
 
 class Sentence(NamedTuple):

@@ -1,12 +1,8 @@
-"""Import of optional libraries, and saving of figures."""
+"""Import of optional libraries."""
 
 import importlib
-import io
 import sys
-from pathlib import Path
 from typing import Any
-
-from fairseq_maelm.files.atomic import write_bytes
 
 
 def import_transformers() -> Any:
@@ -49,12 +45,3 @@ def import_pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure as ``path``.png and .svg, and close it."""
-    for suffix, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
-        stream = io.BytesIO()
-        figure.savefig(stream, format=suffix, bbox_inches="tight", **options)
-        write_bytes(path.with_name(f"{path.name}.{suffix}"), stream.getvalue())
-    import_pyplot().close(figure)

@@ -227,36 +227,28 @@ def quick_checksum(path: Path) -> str:
 
 
 def _refuse_difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    if difference := explain_difference(earlier, now):
+    """Raise a CorpusError about the first difference between two origins from ``made_from``."""
+    for difference in _differences(earlier, now):
         raise CorpusError(
             f"{folder} was prepared differently: {difference}; name another folder, or remove this one first"
         )
 
 
-def explain_difference(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Describe the first difference between two origins from ``made_from``, or return None if they are equal."""
+def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     before, after = earlier["settings"], now["settings"]
     for name in {**before, **after}:
         if before.get(name) != after.get(name):
-            return f"--{name.replace('_', '-')} was {before.get(name)!r} and is now {after.get(name)!r}"
+            yield f"--{name.replace('_', '-')} was {before.get(name)!r} and is now {after.get(name)!r}"
     for role in sorted(earlier["files"].keys() | now["files"].keys()):
-        difference = _file_difference(role, earlier["files"].get(role, []), now["files"].get(role, []))
-        if difference:
-            return difference
-    return None
-
-
-def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str | None:
-    if len(before) != len(after):
-        return f"{role} had {len(before)} files and now has {len(after)}"
-    for old, new in zip(before, after, strict=True):
-        if Path(old["file"]).name != Path(new["file"]).name:
-            return f"{role} had the file {old['file']} and now has {new['file']}"
-        same_state = (old["bytes"], old["changed_ns"]) == (new["bytes"], new["changed_ns"])
-        if not same_state and old.get("sha256") != (new.get("sha256") or sha256_of(Path(new["file"]))):
-            what = "has changed" if old["file"] == new["file"] else "has other content"
-            return f"the file {new['file']} {what}"
-    return None
+        had, has = earlier["files"].get(role, []), now["files"].get(role, [])
+        if len(had) != len(has):
+            yield f"{role} had {len(had)} files and now has {len(has)}"
+        for old, new in zip(had, has):
+            if Path(old["file"]).name != Path(new["file"]).name:
+                yield f"{role} had the file {old['file']} and now has {new['file']}"
+            same_state = (old["bytes"], old["changed_ns"]) == (new["bytes"], new["changed_ns"])
+            if not same_state and old.get("sha256") != (new.get("sha256") or sha256_of(Path(new["file"]))):
+                yield f"the file {new['file']} {'has changed' if old['file'] == new['file'] else 'has other content'}"
 
 
 @contextlib.contextmanager

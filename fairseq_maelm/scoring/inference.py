@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.scoring.likelihood import CheckpointScorer, Sentence, pseudo_log_likelihoods
+from fairseq_maelm.scoring.likelihood import CheckpointScorer, pseudo_log_likelihoods
 from fairseq_maelm.scoring.reading import METHODS
 from fairseq_maelm.text.cleaning import checked_texts, clean_text
 
@@ -47,10 +44,8 @@ def score(
         raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
     scorer = CheckpointScorer(hub)
     sentences = scorer.encode([clean_text(text) for text in texts], [repr(text) for text in texts])
-    found = pseudo_log_likelihoods(scorer, sentences, method, batch_tokens)
-    return [_result(hub, sentence, each) for sentence, each in zip(sentences, found)]
-
-
-def _result(hub: MaelmHubInterface, sentence: Sentence, values: NDArray[np.float64]) -> SentenceScore:
-    tokens = [hub.tokenizer.decode([token]) or hub.dictionary[token] for token in sentence.tokens[sentence.scored]]
-    return SentenceScore(float(values.sum()), float(values.mean()), tokens, values.tolist())
+    scores = []
+    for each, values in zip(sentences, pseudo_log_likelihoods(scorer, sentences, method, batch_tokens)):
+        tokens = [hub.tokenizer.decode([token]) or hub.dictionary[token] for token in each.tokens[each.scored]]
+        scores.append(SentenceScore(float(values.sum()), float(values.mean()), tokens, values.tolist()))
+    return scores

@@ -1,6 +1,7 @@
 """``maelm probe``: states compared with the hub's, the command from inputs to the table, interruption, refusals."""
 
 import json
+import logging
 import random
 import shutil
 from pathlib import Path
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 from end_to_end.toy import TOPICS, sentence
+from sklearn.linear_model import LogisticRegression
 
 from fairseq_maelm import cli
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
-from fairseq_maelm.analysis.probes import measures
+from fairseq_maelm.analysis.probes import inputs as probe_inputs
+from fairseq_maelm.analysis.probes import tasks
 from fairseq_maelm.analysis.probes.states import FrozenEncoder
-from fairseq_maelm.analysis.probes.tasks import Tagging
 from fairseq_maelm.models import hub
 
 KEPT = Path(__file__).resolve().parents[1] / "end_to_end" / "kept"
@@ -80,6 +82,31 @@ def test_texts_are_cut_and_sentences_split_and_no_word_is_lost() -> None:
     assert start == end and encoded.sequences[number].tolist()[start] == 2
 
 
+# The probes
+
+
+def rows(count: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
+
+
+def test_the_probe_is_scikit_learn_s() -> None:
+    train, test = rows(300, 10), rows(2500, 10, 1)
+    labels, expected = (np.argmax(each[:, :3] + each[:, 3:6], axis=1) for each in (train, test))
+    mean, deviation = train.mean(axis=0), train.std(axis=0)
+    plain = LogisticRegression(C=tasks.INVERSE_PENALTY, max_iter=1000).fit((train - mean) / deviation, labels)
+    found = tasks.logistic_regression(train, labels, test, expected)
+    assert found == pytest.approx(plain.score((test - mean) / deviation, expected), abs=2e-3)
+    assert tasks.most_frequent(np.array([2, 1, 1]), np.array([1, 2, 1, 1])) == 0.75
+
+
+def test_a_probe_that_was_stopped_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(tasks, "_ITERATIONS", 1)
+    states, labels = rows(60, 5), np.arange(60) % 2
+    with caplog.at_level(logging.INFO):
+        tasks.logistic_regression(states, labels, states, labels)
+    assert "stopped after 1 iterations" in caplog.text
+
+
 # The command
 
 
@@ -134,7 +161,7 @@ def test_from_inputs_to_the_table_with_an_interruption(
 ) -> None:
     output, models = tmp_path / "probes", [f"--checkpoint=MAE-LM={KEPT}", f"--random-weights=random={CHECKPOINT}"]
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as caught:
-        patch.setattr(Tagging, "measure", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(probe_inputs, "features_of_words", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         cli.main(words_of(inputs, output, *models))
     assert caught.value.code == 130 and "resumes after the last finished task" in capsys.readouterr().err
     folder = output / "results" / "MAE-LM"
@@ -168,7 +195,7 @@ def test_results_are_kept_apart(inputs: Path, tmp_path: Path, monkeypatch: pytes
     known = ["--vocabulary", DATA, "--device", "cpu", "--output", tmp_path / "out"]
     words = [str(word) for word in ["probe", "--tasks", inputs / "topics", *known]]
     cli.main([*words, f"--checkpoint=a={CHECKPOINT}"])
-    monkeypatch.setattr(measures, "logistic_regression", refuse_to_measure)
+    monkeypatch.setattr(tasks, "logistic_regression", refuse_to_measure)
     with pytest.raises(SystemExit, match="results of a different model"):
         cli.main([*words, f"--random-weights=a={CHECKPOINT}"])
     cli.main([*words, f"--checkpoint=a={CHECKPOINT}"])

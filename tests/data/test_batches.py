@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_maelm.data.batches import BatchDataset
-from fairseq_maelm.data.length_buckets import order_by_length
+from fairseq_maelm.data.batches import BatchDataset, order_by_length
 
 SIZES = np.array([5, 3, 9, 3, 7, 5, 5, 2])
 

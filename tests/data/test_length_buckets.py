@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_maelm.data.length_buckets import length_buckets, order_by_length, padding_share
+from fairseq_maelm.data.batches import length_buckets, order_by_length, padding_share
 
 some_sizes = st.lists(st.integers(2, 600), min_size=1, max_size=200).map(np.array)
 

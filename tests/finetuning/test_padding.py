@@ -10,7 +10,7 @@ from fairseq import tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_maelm import cli
-from fairseq_maelm.data.length_buckets import padding_share
+from fairseq_maelm.data.batches import padding_share
 from fairseq_maelm.training.options import parse_training
 from finetuning.vocabulary import VOCABULARY
 

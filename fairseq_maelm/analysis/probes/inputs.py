@@ -9,7 +9,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from fairseq_maelm.analysis.probes.tasks import Classification, Labeled, Tagged, Tagging, Task
+from fairseq_maelm.analysis.probes.tasks import Split, Task, features_of_texts, features_of_words
 from fairseq_maelm.analysis.settings import ProbeSettings
 from fairseq_maelm.files.conll import Layout, Sentence, read
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
@@ -29,7 +29,7 @@ def read_tasks(settings: ProbeSettings) -> list[Task]:
     return tasks
 
 
-def _read_task(folder: Path, settings: ProbeSettings) -> Classification:
+def _read_task(folder: Path, settings: ProbeSettings) -> Task:
     """Read a task folder, and decode its texts so that every encoder can tokenize them with its own vocabulary."""
     is_task = all((folder / "input0" / f"{split}.idx").is_file() for split in ("train", "valid"))
     if not is_task or not (folder / "label").is_dir():
@@ -49,8 +49,8 @@ def _read_task(folder: Path, settings: ProbeSettings) -> Classification:
         raise ValueError(
             f"the {len(drawn)} training examples drawn from {folder} all have the same label: raise --train-rows"
         )
-    fitted = Labeled(_texts(folder, "train", drawn), train[drawn])
-    return Classification(folder.name, files, fitted, Labeled(_texts(folder, "valid"), test))
+    fitted = Split(_texts(folder, "train", drawn), train[drawn])
+    return Task(folder.name, files, fitted, Split(_texts(folder, "valid"), test), features_of_texts)
 
 
 def _labels(folder: Path, split: str) -> Any:
@@ -72,7 +72,7 @@ def _texts(folder: Path, split: str, chosen: Any | None = None) -> list[list[str
     return columns
 
 
-def _read_treebank(settings: ProbeSettings) -> Tagging:
+def _read_treebank(settings: ProbeSettings) -> Task:
     train, test = settings.treebank
     layout = Layout("conllu", "UPOS")
     sentences = read(train, layout).sentences
@@ -82,9 +82,10 @@ def _read_treebank(settings: ProbeSettings) -> Tagging:
         words += len(sentences[number].words)
         if words >= settings.train_words:
             break
-    return Tagging("tagging", [train, test], _tagged(drawn), _tagged(read(test, layout).sentences))
+    tested = _tagged(read(test, layout).sentences)
+    return Task("tagging", [train, test], _tagged(drawn), tested, features_of_words)
 
 
-def _tagged(sentences: Sequence[Sentence]) -> Tagged:
+def _tagged(sentences: Sequence[Sentence]) -> Split:
     tags = [tag for sentence in sentences for tag in sentence.labels]
-    return Tagged([tuple(map(clean_text, sentence.words)) for sentence in sentences], np.array(tags))
+    return Split([tuple(map(clean_text, sentence.words)) for sentence in sentences], np.array(tags))

@@ -1,41 +1,91 @@
-"""The tasks of probes: each has its texts and labels, and measures a frozen encoder on them."""
+"""The tasks of probes: linear classifiers of a frozen encoder's states, fitted to one split and tested on another."""
 
-from collections.abc import Iterator, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
-from fairseq_maelm.analysis.probes import measures
 from fairseq_maelm.analysis.probes.states import POOLINGS, FrozenEncoder, States
 
+logger = logging.getLogger(__name__)
+
+# scikit-learn's C, the inverse strength of the probe's L2 penalty, on standardized features.
+INVERSE_PENALTY = 0.1
+_ITERATIONS = 200
+
 Row = dict[str, Any]
+Rows = NDArray[np.floating[Any]]
 # Layer and pooling; None if that does not apply.
 Variant = tuple[int | None, str | None]
 
 
+class Split(NamedTuple):
+    """What a probe is fitted to or tested on."""
+
+    inputs: list[Any]  # texts by column, or sentences of words
+    labels: NDArray[Any]  # of the texts, or of all words
+
+
 @dataclass(frozen=True)
-class Task(Protocol):
+class Task:
     """A task with the name of its results and the files that it was read from."""
 
     name: str
     files: Sequence[Path]
+    train: Split
+    test: Split
+    # ``features_of_texts`` or ``features_of_words``.
+    features: "Callable[[Task, FrozenEncoder], Iterator[tuple[Variant, Rows, Rows]]]"
 
     def measure(self, frozen: FrozenEncoder) -> list[Row]:
-        """Return result rows: set, measure, layer, pooling, value."""
+        """Return rows of accuracies: set, measure, layer, pooling, value."""
+        labels, expected = self.train.labels, self.test.labels
+        found: list[tuple[str, Variant, float]] = [
+            ("most frequent label", (None, None), most_frequent(labels, expected))
+        ]
+        for variant, train, test in self.features(self, frozen):
+            found.append(("logistic regression", variant, logistic_regression(train, labels, test, expected)))
+        return [
+            {"set": self.name, "measure": measure, "layer": layer, "pooling": pooling, "value": value}
+            for measure, (layer, pooling), value in found
+        ]
 
 
-def _row(name: str, measure: str, value: float, variant: Variant = (None, None)) -> Row:
-    layer, pooling = variant
-    return {"set": name, "measure": measure, "layer": layer, "pooling": pooling, "value": value}
+def features_of_texts(task: Task, frozen: FrozenEncoder) -> Iterator[tuple[Variant, Rows, Rows]]:
+    """Yield each layer and pooling with the pooled states of the training texts and of the test texts.
+
+    The texts of a pair are encoded separately; the pair's features are |u - v| and u * v, as in SentEval.
+    """
+    columns = [*task.train.inputs, *task.test.inputs]
+    texts = list(dict.fromkeys(text for column in columns for text in column))
+    place_of = {text: place for place, text in enumerate(texts)}
+    places = [np.array([place_of[text] for text in column], dtype=np.int64) for column in columns]
+    count = len(task.train.inputs)
+    for variant, vectors in _variants(frozen, frozen.pooled(texts, task.name), POOLINGS, task.name):
+        yield variant, _of_texts(vectors, places[:count]), _of_texts(vectors, places[count:])
+
+
+def features_of_words(task: Task, frozen: FrozenEncoder) -> Iterator[tuple[Variant, Rows, Rows]]:
+    """Yield each layer with the states of the first tokens of the training words and of the test words."""
+    states = frozen.first_subwords([*task.train.inputs, *task.test.inputs], task.name)[:, None]
+    count = len(task.train.labels)
+    for variant, vectors in _variants(frozen, states, [None], task.name):
+        yield variant, vectors[:count], vectors[count:]
 
 
 def _variants(
     frozen: FrozenEncoder, states: States, poolings: Sequence[str | None], title: str
-) -> Iterator[tuple[Variant, measures.Rows]]:
+) -> Iterator[tuple[Variant, Rows]]:
     """Yield each layer and pooling of states <float32>[layers, poolings, n, D]."""
     pairs = [(place, number) for place in range(len(frozen.layers)) for number in range(len(poolings))]
     # The first token's embedding is the same in every text.
@@ -44,69 +94,25 @@ def _variants(
         yield (frozen.layers[place], poolings[number]), states[place, number]
 
 
-def _unique(columns: Sequence[Sequence[str]]) -> tuple[list[str], list[NDArray[np.int64]]]:
-    """Return the distinct texts and, for each column, the index of each of its texts in that list."""
-    texts = list(dict.fromkeys(text for column in columns for text in column))
-    place_of = {text: place for place, text in enumerate(texts)}
-    return texts, [np.array([place_of[text] for text in column], dtype=np.int64) for column in columns]
-
-
-class Labeled(NamedTuple):
-    """Texts or text pairs, by column, with their class ids."""
-
-    columns: list[list[str]]
-    labels: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Classification(Task):
-    """Validation accuracy of probes that were fitted to the training split.
-
-    The texts of a pair are encoded separately; the pair's features are |u - v| and u * v, as in SentEval.
-    """
-
-    train: Labeled
-    test: Labeled
-
-    def measure(self, frozen: FrozenEncoder) -> list[Row]:
-        """See ``Task``."""
-        texts, places = _unique([*self.train.columns, *self.test.columns])
-        train, test = places[: len(self.train.columns)], places[len(self.train.columns) :]
-        labels, expected = self.train.labels, self.test.labels
-        rows = [_row(self.name, "most frequent label", measures.most_frequent(labels, expected))]
-        for variant, vectors in _variants(frozen, frozen.pooled(texts, self.name), POOLINGS, self.name):
-            data = _features(vectors, train), labels, _features(vectors, test), expected
-            rows.append(_row(self.name, "logistic regression", measures.logistic_regression(*data), variant))
-        return rows
-
-
-def _features(vectors: measures.Rows, places: Sequence[NDArray[np.int64]]) -> measures.Rows:
+def _of_texts(vectors: Rows, places: Sequence[NDArray[np.int64]]) -> Rows:
     if len(places) == 1:
         return vectors[places[0]]
     first, second = (vectors[each].astype(np.float32) for each in places)
     return np.concatenate([np.abs(first - second), first * second], axis=1)
 
 
-class Tagged(NamedTuple):
-    """Sentences of words, and the tags of all words."""
+def logistic_regression(train: Rows, labels: NDArray[Any], test: Rows, expected: NDArray[Any]) -> float:
+    """Return the test accuracy of a logistic regression fitted to the standardized training rows."""
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=_ITERATIONS))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        probe.fit(train.astype(np.float32), labels)
+    if any(issubclass(each.category, ConvergenceWarning) for each in caught):
+        logger.info("a logistic regression was stopped after %d iterations", _ITERATIONS)
+    return float(probe.score(test.astype(np.float32), expected))
 
-    sentences: list[tuple[str, ...]]
-    tags: NDArray[np.str_]
 
-
-@dataclass(frozen=True)
-class Tagging(Task):
-    """Accuracy of a linear probe on the state of each word's first token."""
-
-    train: Tagged
-    test: Tagged
-
-    def measure(self, frozen: FrozenEncoder) -> list[Row]:
-        """See ``Task``."""
-        states = frozen.first_subwords([*self.train.sentences, *self.test.sentences], self.name)[:, None]
-        count, labels, expected = len(self.train.tags), self.train.tags, self.test.tags
-        rows = [_row(self.name, "most frequent label", measures.most_frequent(labels, expected))]
-        for variant, vectors in _variants(frozen, states, [None], self.name):
-            value = measures.logistic_regression(vectors[:count], labels, vectors[count:], expected)
-            rows.append(_row(self.name, "logistic regression", value, variant))
-        return rows
+def most_frequent(labels: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Return the accuracy of always predicting the most frequent training label."""
+    kinds, counts = np.unique(labels, return_counts=True)
+    return float((expected == kinds[counts.argmax()]).mean())

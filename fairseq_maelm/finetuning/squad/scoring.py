@@ -12,7 +12,7 @@ import logging
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -141,27 +141,21 @@ def score_predictions(
     predictions: Mapping[str, str],
     odds: Mapping[str, float] | None = None,
     threshold: float = OFFICIAL_THRESHOLD,
-    report: Callable[[str], None] = lambda text: None,
 ) -> dict[str, float]:
     """Score a predictions file as the official script does; see ``squad_metrics``.
 
     ``answers`` (in the order of the data), ``predictions`` and ``odds`` are dicts from question ids to right answers,
-    predicted texts and odds of no answer. ``report`` receives messages about missing or ignored predictions.
+    predicted texts and odds of no answer. Missing and ignored predictions are logged; in version 2.0 none may be
+    missing.
     """
-    missing = [identity for identity in answers if identity not in predictions]
-    if missing and version == "2.0":
-        raise ValueError(
-            f"{len(missing)} of {len(answers)} questions have no prediction (the first has the id {missing[0]!r})"
-        )
-    if missing:
-        report(
-            f"{len(missing)} of {len(answers)} questions have no prediction and score 0 (the first has the id "
-            f"{missing[0]!r})"
-        )
-    surplus = [identity for identity in predictions if identity not in answers]
-    if surplus:
-        report(
-            f"{len(surplus)} predictions belong to no question and are ignored (the first has the id {surplus[0]!r})"
+    if missing := [identity for identity in answers if identity not in predictions]:
+        said = f"{len(missing)} of {len(answers)} questions have no prediction (the first has the id {missing[0]!r})"
+        if version == "2.0":
+            raise ValueError(said)
+        logger.warning("%s: they score 0", said)
+    if surplus := [identity for identity in predictions if identity not in answers]:
+        logger.warning(
+            "%d predictions belong to no question and are ignored (the first has the id %r)", len(surplus), surplus[0]
         )
     raw = raw_scores(list(answers.values()), [predictions.get(key) for key in answers], version)
     if odds is None:

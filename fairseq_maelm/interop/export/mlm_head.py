@@ -2,7 +2,7 @@
 
 import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,23 +19,6 @@ from fairseq_maelm.text.dictionary import real_tokens
 # Held-out sequences, those of a batch, and BERT's share of masks.
 _SEQUENCES, _BATCH, _MASK_PROB = 256, 8, 0.15
 _SEED = _EPOCH = 1
-
-
-@dataclass(frozen=True)
-class HeadLosses:
-    """The loss on the same masked tokens with and without the decoder, in bits per token."""
-
-    tokens: int
-    without_decoder: float
-    with_decoder: float
-
-    def describe(self) -> str:
-        """Return a one-line description for the log and the model card."""
-        more = self.without_decoder - self.with_decoder
-        return (
-            f"LM head without the decoder: {self.without_decoder:.2f} bits a masked token with masks in the input, "
-            f"{self.with_decoder:.2f} through the decoder ({more:+.2f}; {self.tokens:,} held-out tokens)"
-        )
 
 
 def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
@@ -61,14 +44,17 @@ def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
     return replace(source, checkpoint=checkpoint, model=build_model(checkpoint, source.dictionary))
 
 
-def measure(source: LoadedCheckpoint, mlm: LoadedCheckpoint) -> HeadLosses:
-    """Return a checkpoint's validation loss with and without its decoder.
+def measure(source: LoadedCheckpoint, mlm: LoadedCheckpoint) -> str:
+    """Describe a checkpoint's validation loss with and without its decoder, for the log and the model card.
 
     Raises:
         FileNotFoundError: the folder of the vocabulary has no validation set.
     """
-    losses = [_loss(each) for each in (mlm, source)]
-    return HeadLosses(losses[0][1], losses[0][0], losses[1][0])
+    (alone, tokens), (through, _) = _loss(mlm), _loss(source)
+    return (
+        f"LM head without the decoder: {alone:.2f} bits a masked token with masks in the input, {through:.2f} through "
+        f"the decoder ({alone - through:+.2f}; {tokens:,} held-out tokens)"
+    )
 
 
 @torch.no_grad()

@@ -81,7 +81,7 @@ def export(
         remarks, trained = [], source
         if settings.with_mlm_head:
             source = without_decoder(trained)
-            remarks = [measure(trained, source).describe()]
+            remarks = [measure(trained, source)]
         if settings.format == FAIRSEQ_ROBERTA:
             copy_setup_files(source, folder)
             remarks.append(f"{output / ROBERTA_FILE}: fairseq's roberta, verified")

@@ -122,15 +122,15 @@ def test_parts_without_questions_are_left_out():
     assert metric_names("1.1", [True]) == ["exact", "f1"]
 
 
-def test_missing_and_surplus_predictions():
+def test_missing_and_surplus_predictions(caplog):
     with pytest.raises(ValueError, match="1 of 1 questions have no prediction .the first has the id 'q'"):
         score_predictions({"q": ["x"]}, "2.0", {})
     with pytest.raises(ValueError, match="1 of 1 questions are missing from the --null-odds file"):
         score_predictions({"q": ["x"]}, "2.0", {"q": "x"}, {})
-    said: list[str] = []
-    metrics = score_predictions({"p": ["x"], "q": ["the"]}, "1.1", {"p": "x", "r": "x"}, report=said.append)
+    metrics = score_predictions({"p": ["x"], "q": ["the"]}, "1.1", {"p": "x", "r": "x"})
     assert metrics == {"exact": 50.0, "f1": 50.0, "total": 2}
-    assert len(said) == 2 and "score 0 (the first has the id 'q')" in said[0] and "belong to no question" in said[1]
+    missing, surplus = caplog.messages
+    assert missing.endswith("(the first has the id 'q'): they score 0") and "belong to no question" in surplus
 
 
 # Properties
