@@ -23,7 +23,7 @@ line_sizes = (
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(line_sizes, st.sampled_from(["none", "complete", "complete_doc", "eos"]))
 def test_equals_fairseq(sizes, mode):
     theirs = _get_slice_indices_fast(sizes.astype(np.int64), mode, BLOCK, 1).astype(np.int64)
@@ -59,7 +59,7 @@ def plain_blocks(sizes, mode):
     return [[block[0], block[-1] + 1] for block in blocks if len(block) > 1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(any_line_sizes, st.sampled_from(["complete", "complete_doc", "eos"]), st.sampled_from([1, 3, 16]))
 def test_equals_a_plain_loop(sizes, mode, many):
     """However many documents are taken together."""

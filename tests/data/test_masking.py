@@ -38,7 +38,7 @@ probabilities = st.floats(0.001, 0.999)
 lengths = st.lists(st.integers(2, 60), min_size=1, max_size=6)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(lengths, probabilities, st.integers(0, 2**40), st.integers(1, 50), st.booleans(), st.booleans())
 def test_promises_for_any_batch(sizes, probability, seed, epoch, protect, whole_words):
     scheme = scheme_of(
@@ -54,7 +54,7 @@ def test_promises_for_any_batch(sizes, probability, seed, epoch, protect, whole_
         assert not SPECIAL[tokens[result.predicted]].any()
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.integers(3, 600), probabilities, st.integers(0, 2**40), st.booleans(), st.sampled_from([None, STARTS]))
 def test_the_number_of_masks_is_the_rounded_rate_of_the_length(length, probability, seed, protect, starts):
     """Whatever the sequences hold: special tokens, or words of several tokens."""
