@@ -1,6 +1,7 @@
 """What ``maelm pretrain`` and ``maelm finetune`` do with a folder that holds a run already."""
 
 import argparse
+import contextlib
 import fcntl
 import sys
 from pathlib import Path
@@ -46,6 +47,24 @@ def test_a_used_folder_is_continued_refused_or_renamed(
     pretrain(toy_data, folder, "--replace", lr=2e-3)
     assert results(folder / LAST)["updates"] == 3
     assert results(tmp_path / "run.old-1" / LAST)["updates"] == 3
+
+
+def test_a_function_gives_the_options_of_its_command_and_raises_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "python"
+    lines = ["#!/bin/sh", "shift 3", 'echo "$@"', "[ $STATUS = 0 ] || echo maelm finetune: error: so", "exit $STATUS"]
+    program.write_text("\n".join(lines))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    for status, error in ((0, None), (1, RuntimeError), (2, ValueError)):
+        monkeypatch.setenv("STATUS", str(status))
+        with pytest.raises(error, match="^so$") if error else contextlib.nullcontext():
+            fairseq_maelm.finetune(
+                "task", "a.pt", "run", fairseq_options={"num-workers": 3, "adam_eps": 1e-7}, replace=False, lr=1e-4
+            )
+        words = "finetune task --checkpoint a.pt --output run --lr 0.0001 -- --num-workers 3 --adam-eps 1e-07"
+        assert capsys.readouterr().out.splitlines()[0] == words
 
 
 def test_a_notebook_that_is_killed_ends_its_training(toy_data: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.small import LAST, cut, narrow
+from end_to_end.small import LAST, OWN_SIZES, cut, narrow
 from end_to_end.toy import TINY_TRAINING, run
 
 
@@ -31,8 +31,7 @@ def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A checkpoint of a short pretraining, with numbers that are not the architecture's, whose data are gone."""
     folder = tmp_path_factory.mktemp("pretrained")
     shutil.copytree(toy_data, folder / "data")
-    own = ["--max-positions", 96, "--relative-num-buckets", 16, "--decoder-layers", 2, "--max-update", 40]
-    words = ["fairseq-train", folder / "data", *TINY_TRAINING, *own, "--disable-validation"]
+    words = ["fairseq-train", folder / "data", *TINY_TRAINING, *OWN_SIZES, "--max-update", 40, "--disable-validation"]
     run([*words, "--save-dir", folder / "saved"])
     shutil.rmtree(folder / "data")
     return folder / "saved" / LAST

@@ -88,6 +88,10 @@ def differences(first: Any, second: Any, name: str = "") -> list[str]:
     return [] if first == second else [f"{name}: {first} and {second}"]
 
 
+# Numbers of the checkpoint ``pretrained`` that are not the architecture's.
+OWN_SIZES: list[Any] = ["--max-positions", 96, "--relative-num-buckets", 16, "--decoder-layers", 2]
+
+
 # Narrow runs have small files, so that every byte counts and none takes time.
 NARROW = ["--encoder-embed-dim", 16, "--encoder-ffn-embed-dim", 32, "--decoder-layers", 1]
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-import fairseq_maelm
 from end_to_end.toy import TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel
 from fairseq_maelm.cli import main
@@ -149,22 +148,7 @@ def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(toy_data, pret
 
 def test_the_batch_size_and_the_metric_count(topics, pretrained, tmp_path, capsys):
     command = ["finetune", topics, "--checkpoint", pretrained, "--output", tmp_path, "--gpus", 0, "--dry-run"]
-    main([str(word) for word in [*command, "--epochs", 3, "--batch-size", 4]])
+    main([str(word) for word in [*command, "--epochs", 3, "--batch-size", 4, "--metric", "loss", "--patience", 2]])
     words = capsys.readouterr().out.split()
-    assert "--maximize-best-checkpoint-metric" in words
     assert {words[words.index(name) + 1] for name in ("--max-update", "--total-num-update")} == {str(3 * 160 // 4)}
-    main([str(word) for word in [*command, "--metric", "loss", "--patience", 2]])
-    output = capsys.readouterr().out
-    assert "--maximize-best-checkpoint-metric" not in output and "--patience 2" in output
-
-
-def test_a_notebook_gives_the_options_of_the_command(topics, pretrained, tmp_path, capsys):
-    command = ["maelm", "finetune", topics, "--checkpoint", pretrained, "--output", tmp_path, "--gpus", 0, "--dry-run"]
-    expected = run([*command, "--batch-size", 16, "--lr", 1e-4, "--", "--num-workers", 3, "--adam-eps", 1e-7])
-    options = {"num-workers": 3, "adam_eps": 1e-7}
-    settings = {"gpus": 0, "dry_run": True, "replace": False, "batch_size": 16, "lr": 1e-4}
-    fairseq_maelm.finetune(topics, pretrained, tmp_path, fairseq_options=options, **settings)
-    assert capsys.readouterr().out.splitlines()[-1] == expected.splitlines()[-1]
-    with pytest.raises(ValueError, match=f"there is no checkpoint {tmp_path / 'no.pt'}"):
-        fairseq_maelm.finetune(topics, tmp_path / "no.pt", tmp_path / "run", gpus=0)
-    assert capsys.readouterr().out.startswith("maelm finetune: error: ") and not (tmp_path / "run").exists()
+    assert "--maximize-best-checkpoint-metric" not in words and words[words.index("--patience") + 1] == "2"

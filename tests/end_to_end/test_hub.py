@@ -7,8 +7,6 @@ import pytest
 import torch
 from support import batch_of
 
-from end_to_end.small import training
-from end_to_end.toy import run
 from fairseq_maelm import MaelmHubInterface, MaelmModel
 from fairseq_maelm.text.truncation import truncate
 
@@ -20,15 +18,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def trained(data, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    run(training(data, folder, "--max-update", 60))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def hub(trained, data) -> MaelmHubInterface:
-    return MaelmModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
+def hub(pretrained: Path) -> MaelmHubInterface:
+    return MaelmModel.from_pretrained(str(pretrained.parent), pretrained.name)
 
 
 def test_text_survives_encoding_and_decoding(hub):
@@ -76,9 +67,9 @@ def test_a_padded_batch_and_vectors_are_those_of_single_sentences(hub, pooling):
 
 
 @pytest.mark.parametrize("masked_input", ["dropped", "kept"])
-def test_probabilities_are_those_of_pretraining(trained, data, masked_input):
+def test_probabilities_are_those_of_pretraining(pretrained, masked_input):
     """Three masks in two texts: the same numbers as the pretraining forward with these positions masked."""
-    hub = MaelmModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data), masked_input=masked_input)
+    hub = MaelmModel.from_pretrained(str(pretrained.parent), pretrained.name, masked_input=masked_input)
     texts = ["The <mask> takes the <mask> to the harbour.", "A judge objects at the <mask>."]
     whole = hub.fill_mask(texts, topk=10**6)
     assert [len(masks) for masks in whole] == [2, 1]

@@ -10,26 +10,12 @@ import pytest
 from end_to_end.toy import COMMANDS, ROOT, run
 
 GUIDE = ROOT / "examples" / "new_task" / "README.md"
-READ = """
-from pathlib import Path
-from topics.task import read_examples
-texts, targets = read_examples(Path("train.tsv"), ["music", "sport"])
-print(ascii(texts), targets.tolist())
-"""
 LOAD = """
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.models.checkpoint_reader import loadable_tasks
 assert "maelm_topics" in loadable_tasks()
 print(MaelmModel.from_pretrained("topics").task.labels)
 """
-
-
-def test_only_line_feeds_end_an_example(tmp_path: Path) -> None:
-    """In another process, which alone gets the template's task."""
-    (tmp_path / "train.tsv").write_text("one\u2028two\tmusic\nthree\tsport\n", encoding="utf-8")
-    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples' / 'new_task'}"}
-    output = run(["python", "-c", READ], cwd=tmp_path, environment=environment)
-    assert output.splitlines()[-1] == r"['one\u2028two', 'three'] [[1.0, 0.0], [0.0, 1.0]]"
 
 
 @pytest.mark.slow

@@ -93,27 +93,22 @@ def assert_complete(command: list[Any], folder: Path, limit: str) -> None:
     assert contents(folder) == before
 
 
-def test_all_updates_made(data, tmp_path):
-    command = validated(data, tmp_path, "--validate-interval-updates", 3)
-    run(command)
-    assert_complete(command, tmp_path, "--max-update 14")
+def test_all_updates_made(data, finished, tmp_path):
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    assert_complete(validated(data, folder), folder, "--max-update 14")
     # It is continued by a higher limit, and ends where a run ends that was never finished.
-    run(validated(data, tmp_path, "--validate-interval-updates", 3, updates=17))
-    run(validated(data, tmp_path.with_name("whole"), "--validate-interval-updates", 3, updates=17))
-    assert_equal_end(tmp_path, tmp_path.with_name("whole"))
+    for save_dir in (folder, tmp_path / "whole"):
+        run(narrow(data, save_dir, updates=17))
+    assert_equal_end(folder, tmp_path / "whole")
 
 
 def test_stopped_by_patience(data, tmp_path):
-    """At learning rate 0 nothing improves after the first validation."""
+    """At learning rate 0 nothing improves after the first validation; the run is interrupted after the second."""
     still = ["--lr", "0", "--patience", 2, "--validate-interval-updates", 2]
-    run(validated(data, tmp_path, *still, updates=100))
+    for limit in (4, 100):
+        run(validated(data, tmp_path, *still, updates=limit))
     assert results(tmp_path / LAST)["updates"] == 6
     assert_complete(validated(data, tmp_path, *still, updates=100), tmp_path, "--patience 2")
-    # Interrupted after one validation without improvement, it needs only one more.
-    interrupted = tmp_path.with_name("interrupted")
-    run(validated(data, interrupted, *still, updates=4))
-    run(validated(data, interrupted, *still, updates=100))
-    assert results(interrupted / LAST)["updates"] == 6
 
 
 # A damaged or missing checkpoint_last.pt costs the updates since the save before it, and never the run

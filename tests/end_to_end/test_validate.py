@@ -9,7 +9,6 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, utils
 
-from end_to_end.small import training
 from end_to_end.toy import TINY_TRAINING, losses, run, train_log
 
 UPDATES, EVERY = 12, 4
@@ -25,7 +24,6 @@ def trained(toy_data, tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
     """A checkpoint, and what the validations during training logged."""
     folder = tmp_path_factory.mktemp("trained")
     intervals = ["--max-update", UPDATES, "--validate-interval-updates", EVERY]
-    intervals += ["--tensorboard-logdir", folder / "logs"]
     output = run(["fairseq-train", toy_data, *TINY_TRAINING, *intervals, "--save-dir", folder])
     return folder / "checkpoint_last.pt", validations(output)
 
@@ -39,14 +37,6 @@ def test_fairseq_validate_gives_the_metrics_of_training(toy_data, trained):
     (again,) = validations(run([*command, "--max-tokens", 500, "--seed", 7, "--num-workers", 1]))
     for metric in METRICS:
         assert again[f"valid_{metric}"] == logged[-1][f"valid_{metric}"], metric
-
-
-def test_metrics_reach_tensorboard(trained):
-    """By fairseq's own option, with the extra of that name."""
-    pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
-    (events,) = (trained[0].parent / "logs" / "train_inner").glob("events.*")
-    written = events.read_bytes()
-    assert all(name in written for name in (b"loss", b"accuracy", b"masked", b"wps"))
 
 
 def totals(checkpoint: Path, data: Path, epoch: int = 1, overrides: Any = None, **batching: Any) -> dict[str, float]:
@@ -103,18 +93,15 @@ def test_validation_loss_depends_on_the_model_alone(toy_data, trained, expected,
 def test_a_run_starts_at_the_entropy_of_the_frequencies(toy_data, tmp_path):
     still = ["--lr", "0", "--warmup-updates", "0", "--max-update", "1", "--protect-special-tokens"]
     command = ["fairseq-train", toy_data, *TINY_TRAINING, *still]
-    zeros = losses(run([*command, "--no-save"]), "valid")[-1]
     options = ["--initial-output-bias", "frequencies", "--save-dir", tmp_path]
-    frequencies = losses(run([*command, *options]), "valid")[-1]
+    loss = losses(run([*command, *options]), "valid")[-1]
 
     text = np.fromfile(toy_data / "train.bin", dtype=np.uint16)
     shares = np.bincount(text[text > 3]) / (text > 3).sum()
     entropy = -(shares[shares > 0] * np.log2(shares[shares > 0])).sum()
-    # What the random weights add to the logits costs a little.
-    assert entropy - 0.1 < frequencies < entropy + 0.3
-    assert zeros > frequencies + 1.0
-
     bias = torch.load(tmp_path / "checkpoint_last.pt")["model"]["lm_head.bias"]
+    # What the random weights add to the logits costs a little. Without the bias all symbols are equally likely.
+    assert entropy - 0.1 < loss < entropy + 0.3 < math.log2(len(bias)) - 0.7
     assert math.isclose(bias.double().exp().sum().item(), 1.0, abs_tol=1e-5)
     # Loading reads no training text: the folder of a reader may hold the dictionary alone.
     for name in ("dict.txt", "sentencepiece.bpe.model"):
@@ -123,11 +110,3 @@ def test_a_run_starts_at_the_entropy_of_the_frequencies(toy_data, tmp_path):
         [str(tmp_path / "checkpoint_last.pt")], {"data": str(tmp_path)}
     )
     assert torch.equal(model.lm_head.bias, bias)
-
-
-def test_validation_predicts_the_fraction_of_the_end(toy_data, tmp_path):
-    """So that its losses compare with those of a run at that constant rate."""
-    command = [*training(toy_data, tmp_path, "--max-update", 1, "--lr", 0, "--mask-prob", 0.5, "--mask-prob-end", 0.1)]
-    command.remove("--disable-validation")
-    (entry,) = (entry for entry in train_log(run(command)) if entry["split"] == "valid")
-    assert float(entry["valid_masked"]) == pytest.approx(10.0, abs=0.5)
