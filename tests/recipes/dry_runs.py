@@ -23,13 +23,17 @@ class _Arrived(Exception):
     """fairseq has made its configuration and is about to use it."""
 
 
+def printed_command(command: str, *arguments: Any) -> list[str]:
+    """Return the words that a command of ``maelm`` prints with --dry-run."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), logging_kept():
+        cli.main([command, "--dry-run", *map(str, arguments)])
+    return shlex.split(output.getvalue())
+
+
 def recipe_command(name: str, data: Path, *arguments: Any) -> list[str]:
     """Return the words of the command that ``maelm pretrain`` runs for a recipe."""
-    output = io.StringIO()
-    words = ["pretrain", data, "--output", data / "run", "--recipe", name, "--dry-run", *arguments]
-    with contextlib.redirect_stdout(output), logging_kept():
-        cli.main(list(map(str, words)))
-    return shlex.split(output.getvalue())
+    return printed_command("pretrain", data, "--output", data / "run", "--recipe", name, *arguments)
 
 
 def configuration_of_command(words: list[str]) -> Any:

@@ -2,22 +2,22 @@
 
 import json
 import os
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.toy import USER_DIR, run
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
+from fairseq_maelm.cli import main
 from fairseq_maelm.training.options import parse_training
-from recipes.dry_runs import ROOT, recipe_command
+from recipes.dry_runs import ROOT, printed_command, recipe_command
 
 EXAMPLES = ROOT / "examples"
 
 # With the rate of base models, which the scripts are for.
-FINE_TUNING = ("maelm", "finetune", "--gpus", 1, "--lr", 3e-5)
+FINE_TUNING = ("finetune", "--gpus", 1, "--lr", 3e-5)
+ENCODER = "maelm-english-14m-uncased"
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def programs(tmp_path: Path) -> Path:
     """A folder with programs of the names that the scripts call; fairseq-train writes its arguments to a file."""
     folder = tmp_path / "programs"
     folder.mkdir()
-    scripts = {"fairseq-train": f"printf '%s\\0' \"$@\" > {tmp_path}/words", "maelm": f"echo {USER_DIR}"}
+    scripts = {"fairseq-train": f"printf '%s\\0' \"$@\" > {tmp_path}/words", "maelm": f"echo {ROOT / 'fairseq_maelm'}"}
     for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
@@ -47,10 +47,13 @@ def options_of(words: list[str]) -> dict[str, Any]:
     return {name: value for name, value in vars(parse_training(words)).items() if name != "save_dir"}
 
 
-def dry_run(words: list[Any]) -> dict[str, Any]:
+def dry_run(*words: Any) -> dict[str, Any]:
     """Return the options of fairseq-train in a command of ``maelm`` with --dry-run."""
-    output = run([*words, "--dry-run"])
-    return options_of(shlex.split(output[output.index("fairseq-train ") :].splitlines()[0])[1:])
+    return options_of(printed_command(*words)[1:])
+
+
+def prepare(*words: Any) -> None:
+    main(["prepare", *map(str, words), "--vocabulary", ENCODER])
 
 
 @pytest.mark.parametrize(
@@ -72,22 +75,12 @@ def test_pretraining(recipe: str, gpus: int, sequences: int, precision: str, pro
 
 
 def test_adaptation(programs: Path, tmp_path: Path) -> None:
-    checkpoint = find_checkpoint(Path("maelm-english-14m-uncased"))
+    checkpoint = find_checkpoint(Path(ENCODER))
     (tmp_path / "text.txt").write_text("The band released an album.\n\n" * 40)
-    prepare = [
-        "maelm",
-        "prepare",
-        "corpus",
-        tmp_path / "text.txt",
-        "--vocabulary",
-        "maelm-english-14m-uncased",
-        "--workers",
-        1,
-    ]
-    run([*prepare, "--output", tmp_path / "data", "--valid-fraction", 0.1])
+    prepare("corpus", tmp_path / "text.txt", "--workers", 1, "--output", tmp_path / "data", "--valid-fraction", 0.1)
     settings = ["max-update=100", "sequences-per-gpu=32"]
-    pretrain = ["maelm", "pretrain", tmp_path / "data", "--output", tmp_path / "run", "--checkpoint", checkpoint]
-    expected = dry_run([*pretrain, "--gpus", 1, "--precision", "bf16", "--set", *settings])
+    pretrain = ["pretrain", tmp_path / "data", "--output", tmp_path / "run", "--checkpoint", checkpoint]
+    expected = dry_run(*pretrain, "--gpus", 1, "--precision", "bf16", "--set", *settings)
     words = [tmp_path / "data", checkpoint, tmp_path / "run", 100]
     assert script_options(programs, "adaptation/adapt.sh", words) == expected
     for_two = script_options(programs, "adaptation/adapt.sh", words, GPUS=2)
@@ -104,35 +97,32 @@ def test_adaptation(programs: Path, tmp_path: Path) -> None:
         # The text is short, and the run has 20 updates.
         "warmup_updates": 10,
     }
-    assert expected.items() <= dry_run([*command, "--general-data", tmp_path / "data"]).items()
+    assert expected.items() <= dry_run(*command, "--general-data", tmp_path / "data").items()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "dict.txt").write_text("a 1\n")
-    refused = run([*command, "--general-data", tmp_path / "other"], check=False)
-    assert f"{tmp_path / 'other'} was not prepared with the vocabulary of" in refused
+    with pytest.raises(SystemExit, match=f"{tmp_path / 'other'} was not prepared with the vocabulary of"):
+        dry_run(*command, "--general-data", tmp_path / "other")
 
 
 def test_finetuning(programs: Path, tmp_path: Path) -> None:
-    checkpoint = find_checkpoint(Path("maelm-english-14m-uncased"))
+    checkpoint = find_checkpoint(Path(ENCODER))
     lines = [f"This film is {word}.\t{label}" for word, label in (("good", "yes"), ("bad", "no"))] * 40
     (tmp_path / "train.tsv").write_text("\n".join(lines))
-    task, vocabulary = tmp_path / "task", ["--vocabulary", "maelm-english-14m-uncased"]
-    tables = ["--train", tmp_path / "train.tsv", "--valid", tmp_path / "train.tsv"]
-    run(["maelm", "prepare", "sentences", *tables, *vocabulary, "--output", task])
-    task = task.rename(tmp_path / "the film's task")
-    expected = dry_run([*FINE_TUNING, task, "--checkpoint", checkpoint, "--output", tmp_path])
+    task, table = tmp_path / "the film's task", tmp_path / "train.tsv"
+    prepare("sentences", "--train", table, "--valid", table, "--output", task)
+    expected = dry_run(*FINE_TUNING, task, "--checkpoint", checkpoint, "--output", tmp_path)
     assert script_options(programs, "glue/finetune.sh", [task, checkpoint, tmp_path]) == expected
 
 
 def test_questions(programs: Path, tmp_path: Path) -> None:
-    checkpoint = find_checkpoint(Path("maelm-english-14m-uncased"))
+    checkpoint = find_checkpoint(Path(ENCODER))
     answer = {"text": "cat", "answer_start": 4}
     questions = [{"id": str(row), "question": "What sat?", "answers": [answer][: row % 2]} for row in range(200)]
     paragraphs = [{"context": "The cat sat on the mat.", "qas": questions}]
     (tmp_path / "data.json").write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": paragraphs}]}))
     task, file = tmp_path / "task", tmp_path / "data.json"
-    prepare = ["maelm", "prepare", "squad", "--train", file, "--valid", file, "--output", task]
-    run([*prepare, "--vocabulary", "maelm-english-14m-uncased"])
-    expected = dry_run([*FINE_TUNING, task, "--checkpoint", checkpoint, "--output", tmp_path])
+    prepare("squad", "--train", file, "--valid", file, "--output", task)
+    expected = dry_run(*FINE_TUNING, task, "--checkpoint", checkpoint, "--output", tmp_path)
     words = [task, checkpoint, tmp_path, expected["max_update"]]
     assert script_options(programs, "squad/finetune.sh", words) == expected
 
