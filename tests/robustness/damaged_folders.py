@@ -93,14 +93,12 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
             r"its lengths and its",
         ),
         "text-cut": (_at("train.bin", lambda content: content[: len(content) // 2]), r"train.bin has [\d,]+ bytes"),
-        "text-odd": (_at("train.bin", lambda content: content[:-1]), r"train.bin has [\d,]+ bytes"),
         "text-foreign": (
             _at("train.bin", lambda content: _foreign(content, 60_000)),
             r"train.bin holds the token id 60000",
         ),
         "text-mask": (_at("train.bin", lambda content: _foreign(content, 601)), r"train.bin holds the token id 601"),
         "dictionary-order": (_at("dict.txt", _lines(lambda lines: lines[::-1])), "is not the dictionary that"),
-        "dictionary-cut": (_at("dict.txt", _lines(lambda lines: lines[:50])), "is not the dictionary that"),
         "dictionary-piece": (
             lambda folder: (
                 _at("dict.txt", _lines(lambda lines: [b"foreign 1\n", *lines[1:]]))(folder),
@@ -113,8 +111,6 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         "model-cut": (_at(_SPM, lambda content: content[: len(content) // 2]), f"{_SPM} "),
     },
     "sentences": {
-        "index-cut": (_at("input0/train.idx", lambda content: content[:-5]), r"train.idx is damaged: it has"),
-        "text-cut": (_at("input0/train.bin", lambda content: content[:-2]), r"train.bin has [\d,]+ bytes"),
         "text-foreign": (
             _at("input0/train.bin", lambda content: _foreign(content, 60_000)),
             r"holds the token id 60000",
@@ -143,7 +139,6 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
     "hf": {
         "no-weights": (_without("model.safetensors"), "there are no weights in"),
         "weights-cut": (_at("model.safetensors", lambda content: content[:-99]), "model.safetensors"),
-        "weights-text": (_at("model.safetensors", lambda content: b"text"), "model.safetensors"),
         "no-tokenizer": (_without("tokenizer.json"), "token"),
         "tokenizer-text": (_at("tokenizer.json", lambda content: b"text"), "token"),
         "tokenizer-deep": (_at("tokenizer.json", lambda content: b"[" * 200_000), "token"),

@@ -112,7 +112,7 @@ def _saved(state: Any, old_format: bool = False) -> Callable[[Path], None]:
 
 
 def _pickles(honest: dict[str, Any], marker: Path) -> Iterator[Hostile]:
-    for name, call in pickled_calls(marker).items():
+    for number, (name, call) in enumerate(pickled_calls(marker).items()):
         places = {
             "on top": _changed(honest, surprise=call),
             "instead of everything": call,
@@ -120,8 +120,10 @@ def _pickles(honest: dict[str, Any], marker: Path) -> Iterator[Hostile]:
             "in a namespace": _changed(honest, cfg={**honest["cfg"], "criterion": argparse.Namespace(x=call)}),
             "deep in the history": _changed(honest, extra_state={"a": [OrderedDict(b=({"c": call},))]}),
         }
-        for place, state in places.items():
-            yield Hostile(f"{name} {place}", _saved(state))
+        # One call in every place, and every call in one of them.
+        chosen = places if number == 0 else [list(places)[number % len(places)]]
+        for place in chosen:
+            yield Hostile(f"{name} {place}", _saved(places[place]))
         yield Hostile(f"{name} in the old format", _saved(places["on top"], old_format=True))
 
 
@@ -135,23 +137,27 @@ def _options_of(registry: dict[str, Any], dataclasses: dict[str, Any], name: str
 
 
 def _strings_for_fairseq(honest: dict[str, Any], marker: Path) -> Iterator[Hostile]:
-    """Every task and every model that fairseq registers, with code as the value of each option that it declares."""
+    """Every task and every model that fairseq registers, with code as the value of each option that it declares.
+
+    The three ways in which a checkpoint can hold its configuration take turns.
+    """
     code = expression(marker)
     for section, flat, registry, dataclasses in (
         ("task", "task", TASK_REGISTRY, TASK_DATACLASS_REGISTRY),
         ("model", "arch", MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY),
     ):
-        for name in sorted(registry):
-            if name == "maelm" or name in loadable_tasks():
-                continue
+        for number, name in enumerate(sorted({*registry} - {"maelm", *loadable_tasks()})):
             options = dict.fromkeys(_options_of(registry, dataclasses, name), code)
             named = {**options, "_name": name}
-            yield Hostile(f"{section} {name}", _saved(_configured(honest, section, **named)))
             config = {**honest["cfg"], section: argparse.Namespace(**named)}
-            yield Hostile(f"{section} {name} as namespace", _saved(_changed(honest, cfg=config)))
-            other = {"task": "maelm", "arch": "maelm_tiny"}
-            args = argparse.Namespace(**{**options, **other, flat: name})
-            yield Hostile(f"{section} {name} as args", _saved(_changed(honest, cfg=None, args=args)))
+            args = argparse.Namespace(**{**options, "task": "maelm", "arch": "maelm_tiny", flat: name})
+            ways = [
+                ("", _configured(honest, section, **named)),
+                (" as namespace", _changed(honest, cfg=config)),
+                (" as args", _changed(honest, cfg=None, args=args)),
+            ]
+            way, state = ways[number % 3]
+            yield Hostile(f"{section} {name}{way}", _saved(state))
     config = {**honest["cfg"], "task": {"_name": "masked_lm", "data": code}, "model": {"_name": "roberta_base"}}
     sizes = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "max_positions")
     for option in (*sizes, "activation_fn", "untie_weights_roberta", "encoder_layers_to_keep"):
@@ -191,7 +197,7 @@ def _sizes(honest: dict[str, Any]) -> Iterator[Hostile]:
         *("decoder_layers", "decoder_embed_dim", "decoder_ffn_embed_dim", "decoder_attention_heads"),
         *("max_positions", "relative_num_buckets"),
     ):
-        for value in (10**6, 10**12, -1, 2.5, True, "12", [2], None if option == "max_positions" else {}):
+        for value in (10**6, -1, 2.5, "12", None if option == "max_positions" else {}):
             state = _configured(honest, "model", **{option: value})
             yield Hostile(f"{option} {value!r}", _saved(state))
     sentences = {"_name": "sentence_prediction", "num_classes": 10**9, "classification_head_name": "h"}

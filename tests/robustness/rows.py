@@ -11,6 +11,7 @@ evaluate squad {squad.json} {predictions.json} --output {squad.json} | squad.jso
 evaluate squad {squad.json} {predictions.json} --output {predictions.json} | predictions.json exists already
 predict {squad.json} --checkpoint {reader} --vocabulary {squad} --output {same} --null-odds {same} | two results
 predict {squad.json} --checkpoint {reader} --vocabulary {squad} --null-odds {odds.json} | odds.json exists already
+predict {words.conll} --checkpoint {tagger} --vocabulary {tagging} --output {squad.json} | squad.json exists already
 predict {sentences.tsv} --checkpoint {pretrained} --vocabulary {data} | give --prompt, or fine-tune it first
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {data} | fine-tuned on another task|no label|there is no
 predict {words.conll} --checkpoint {tagger} --vocabulary {data} | was not written by `maelm prepare tagging`
@@ -24,7 +25,6 @@ finetune {tags} --checkpoint {pretrained} --output {new} --gpus 0 --class-weight
 predict {tags} --checkpoint {classifier} | valid.idx has rows with none or several labels, but here
 predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'
 predict {semicolons.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | give --delimiter ';'
-predict {twice.csv} --text t --label u --checkpoint {classifier} --vocabulary {sentences} | has no column 'u', only
 prepare sentences --train {twice.csv} --text t --label u --vocabulary {data} --output {new} | has no column 'u', only
 prepare sentences --train {ignored.tsv} --vocabulary {data} --output {new} | a label is -100, .* leave it out
 prepare tagging --train {words.conll} --valid {ignored.conll} --vocabulary {data} --output {new} | has the label -100
@@ -46,7 +46,6 @@ answer {text.txt} '' --checkpoint {reader} --vocabulary {data} | a question is e
 answer {text.txt} Who? --checkpoint {pretrained} --vocabulary {data} | was not fine-tuned to answer questions
 finetune {data} --checkpoint {pretrained} --output {new} | data is not a task folder
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --lr abc | the options: argument --lr
-finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --no-such | the options: .*no-such
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --metric f2 | logs no f2, but
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --precision fp16 | --precision fp16 needs a GPU
 pretrain {text.txt} --output {new} --recipe tiny | there is no dict.txt in
@@ -62,7 +61,6 @@ pretrain {data} --output {new} --recipe modern_17m --set max-update=2 | max-upda
 pretrain {data} --checkpoint {pretrained} --output {data} --replace | --output \S*data is the folder of the data or of
 finetune {sentences} --checkpoint {pretrained} --output {sentences} | is the folder of the data or of --checkpoint: name
 pretrain {data} --checkpoint {pretrained} --output {new} --set finetune-from-model=a.pt | omit --set finetune-from-model
-pretrain {data} --checkpoint {pretrained} --output {new} --set max-update=none | 'None' is not an integer
 pretrain {data} --checkpoint {pretrained} --output {new} --set batch-sequences=few | 'few' is not an integer
 pretrain {data} --checkpoint {pretrained} --output {new} --set passes=0 | must be above 0 and below inf, not 0
 pretrain {data} --checkpoint {pretrained} --output {new} --set sequence-length=999 | has \d+ positions, so give at most
@@ -73,7 +71,6 @@ pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | is not a multi
 pretrain {data} --output {folder} --recipe tiny --replace | --replace would rename \S* with \S*data, which
 finetune {tagging} --checkpoint {pretrained} --output {new} --class-weights balanced | is for tables of texts and labels
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
-pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds
 import {pretrained} --output {new} --cased --vocabulary {data} | --cased is for folders, but .* omit the option
 import {hf} --output {new} --symbols letters | --symbols is for checkpoint files, but .* omit the option
 import {sentences} --output {new} | there is no config.json in \S*sentences
@@ -83,8 +80,6 @@ export --checkpoint {pretrained} --vocabulary {data} --output {new} --with-mlm-h
 export --checkpoint {classifier} --vocabulary {sentences} --output {new} --with-mlm-head | leaves out the decoder, but
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --max-tokens-valid 8 | --max-tokens-valid 8 is
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --save-dir {folder} | give --output instead of
-finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --max-update 5 | give --epochs instead of
-finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --patience 5 | give --patience instead of
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --max-sentences 5 | give --batch-size instead
 pretrain {data} --recipe tiny --output {new} --gpus 0 -- --save-dir {folder} | give --output instead of --save-dir after
 pretrain {data} --recipe tiny --output {new} --gpus 0 -- --max-update 5 | give --set max-update instead of --max-update
@@ -102,7 +97,6 @@ prepare glue {glue} --vocabulary {data} --output {new} --tasks CoLA | there is n
 prepare sentences --train {sentences.tsv} --vocabulary {data} --output {new} --max-length 5 | must be at least 6, not 5
 prepare corpus {documents.txt} --output {new} --shards 101 | must be at least 1 and at most 100
 prepare corpus {documents.txt} --output {new} --valid-fraction 0 | must be above 0 and below 1
-prepare corpus {documents.txt} --output {new} --valid-fraction 1 | must be above 0 and below 1
 prepare corpus {documents.txt} --output {new} --valid-fraction 0.001 | the fraction 0.001 of .* rounds to 0
 prepare corpus {documents.txt} --output {new} --valid-documents 9999 | 9999 for validation leave none for training
 prepare corpus {documents.txt} --output {new} --valid-fraction 0.1 --valid-documents 3 | exclude each other
@@ -131,7 +125,6 @@ pretrain {data} --output {new} --arch roberta_base --recipe tiny --gpus 0 | robe
 pretrain {data} --output {new} --arch maelm_huge --recipe tiny --gpus 0 | invalid choice: 'maelm_huge'
 pretrain {data} --output {new} --recipe tiny --gpus 0 --set sequence-length=1024 max-positions=32 | up to 1024 tokens
 pretrain {data} --output {new} --recipe tiny --gpus 0 --set sequence-length=131072 | must be at least 3 and at most
-pretrain {data} --output {new} --recipe tiny --gpus 0 --set sequence-length=2 | must be at least 3 and at most
 pretrain {data} --output {new} --recipe tiny --arch maelm_modern_tiny --set decoder-layers=0 | cannot predict the
 pretrain {data} --output {new} --recipe tiny --set finetune-from-model={pretrained} | --encoder-attention-heads 4, not
 pretrain {data} --output {new} --recipe tiny --set rate=3 | unrecognized arguments: --rate 3
@@ -157,25 +150,26 @@ _TRAINED = {
     "--criterion masked_lm": "the task maelm cannot use masked_lm: give --criterion maelm",
     "--criterion cross_entropy": r"cannot use cross_entropy \(fairseq's default\): give --criterion maelm",
     "--task masked_lm --criterion masked_lm": "MaskedLMTask does not work with this model|the options: ",
+    "--optimizer muon --muon-momentum 1.0": r"--muon-momentum must be in \[0, 1\)",
+    "--mask-prob 1.5": "--mask-prob must be above 0 and below 1, not 1.5",
+    "--dropout 1.0": "--dropout must be at least 0 and below 1",
+    "--bf16": "use --precision bf16",
+}
+# Options of fairseq-train; those above show that a command makes one line of what is wrong with any of them.
+TRAINED = {
     "--encoder-mask-fraction 1.5": "--encoder-mask-fraction must be at least 0 and at most 1",
     "--leave-unmasked-prob -0.1": "--leave-unmasked-prob must be at least 0",
     "--leave-unmasked-prob 0.6 --random-token-prob 0.6": "are fractions of the same tokens: their sum must not exceed",
     "--optimizer fused_adamw --adam-betas 0.9": "--adam-betas must be two numbers",
     "--optimizer fused_adamw --adam-betas (0.9,1.0)": r"two numbers in \[0, 1\)",
-    "--optimizer fused_adamw --adam-betas (0.9": "--adam-betas must be two numbers",
     "--optimizer fused_adamw --weight-decay -0.1": "must be 0 or more",
-    "--optimizer muon --muon-momentum 1.0": r"--muon-momentum must be in \[0, 1\)",
     "--optimizer muon --muon-lr-ratio 0": "--muon-lr-ratio must be positive",
-    "--mask-prob 1.5": "--mask-prob must be above 0 and below 1, not 1.5",
-    "--mask-prob-end -1 --valid-mask-prob 0.15": "--mask-prob-end must be above 0 and below 1, not -1.0",
     "--encoder-attention-heads 3": "is not a multiple of its number of attention heads",
     "--relative-num-buckets 6": "--relative-num-buckets must be a positive multiple",
     "--relative-num-buckets 0": "--relative-num-buckets must .*--relative-buckets none",
     "--relative-num-buckets 32 --relative-max-distance 8": "--relative-max-distance .8. must exceed",
-    "--relative-num-buckets 64 --relative-max-distance 16": "--relative-max-distance .16. must exceed",
     "--decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
     "--encoder-layers 0": "--encoder-layers must be at least 1",
-    "--dropout 1.0": "--dropout must be at least 0 and below 1",
     "--attention-dropout -0.1": "--attention-dropout must be",
     "--init-std 0": "--init-std must be above 0",
     "--embedding-init-std -0.1": "--embedding-init-std must be above 0",
@@ -183,12 +177,9 @@ _TRAINED = {
     "--rotary-base 1": "--rotary-base must be at least 2 and at most 2147483647, not 1",
     "--local-rotary-base 2147483648": "--local-rotary-base must be at least 2",
     "--positions rotary --relative-buckets t5": "--relative-buckets t5 cannot be combined with --positions rotary",
-    "--positions rotary --share-decoder-positions": "--share-decoder-positions shares a table",
     "--decoder-positions rotary --share-decoder-positions": "--share-decoder-positions shares a table",
     "--decoder-positions rotary --decoder-attention-heads 128": "heads of even width.*decoder have 1",
-    "--bf16": "use --precision bf16",
     "--decoder-attention cross --decoder-layers 0 --masked-input kept": "needs a decoder: --decoder-layers is 0",
-    "--decoder-attention causal_cross --decoder-layers 0 --masked-input kept": "causal_cross needs a decoder",
     "--local-attention 8 --global-every 0": "--global-every must be at least 1",
     "--decoder-attention shared --decoder-layers 3": "predicts with layers of the encoder, and the encoder has 2",
     "--decoder-attention shared --decoder-embed-dim 64": "whose embed dim is 128: omit --decoder-embed-dim 64",
@@ -225,8 +216,6 @@ TOKENS = torch.tensor([0, 5, 6, 2])
 HUB: dict[str, list[tuple[str, str]]] = {
     "pretrained": [
         ("hub.encode(None)", "number 1 of the texts is None"),
-        ("hub.encode(3)", "3 .int., not a string"),
-        ("hub.encode(b'a')", "not a string"),
         ("hub.encode(['a'])", "is list, not a string"),
         ("hub.encode('a', None)", "number 2 of the texts is None"),
         ("hub.encode('\\ud83d')", "half of a surrogate pair"),
@@ -234,33 +223,24 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.encode('a', max_length=2)", "max_length must be at least 3"),
         ("hub.encode('a', max_length='9')", "max_length must be a whole number of tokens, not '9'"),
         ("hub.encode_batch('abc')", "sentences must be a list of strings, not 'abc'"),
-        ("hub.encode_batch(None)", "sentences must be a list of strings, not None"),
         ("hub.encode_batch([])", "the list of sentences is empty"),
         ("hub.encode_batch(['a', None])", "number 2 of the sentences is None"),
-        ("hub.encode_batch([['a', 'b']])", "number 1 of the sentences is list"),
         ("hub.decode([0, 5])", "decode takes tokens as <int64>.n., not list"),
         ("hub.decode(TOKENS[None])", r"not <int64>\[1, 4\]"),
-        ("hub.decode(TOKENS.float())", r"not <float32>\[4\]"),
-        ("hub.decode(torch.tensor([0, 99999]))", "takes token ids from 0 to 601, not 99999"),
         ("hub.decode(torch.tensor([-1]))", "takes token ids from 0 to 601, not -1"),
         ("hub.extract_features('abc')", "not str"),
-        ("hub.extract_features(None)", "not NoneType"),
         ("hub.extract_features(TOKENS[:0])", "needs at least one token"),
         ("hub.extract_features(TOKENS.float())", "not <float32>"),
         ("hub.extract_features(torch.tensor([0, 602, 2]))", "takes token ids from 0 to 601, not 602"),
-        ("hub.extract_features(torch.tensor([[0, -7, 2]]))", "takes token ids from 0 to 601, not -7"),
         ("hub.extract_features(TOKENS[None, None])", r"not <int64>\[1, 1, 4\]"),
         (
             "hub.extract_features(torch.full((1, 65), 5))",
             "65 tokens and the model has 64 positions: .*encode.*max_length=64",
         ),
         ("hub.fill_mask(None)", "texts must be a list of strings, not None"),
-        ("hub.fill_mask(3)", "texts must be a list of strings, not 3"),
         ("hub.fill_mask([])", "fill_mask needs at least one text"),
-        ("hub.fill_mask('no mask')", "'no mask' has no <mask> to fill"),
         ("hub.fill_mask(['<mask>', 'none'])", "'none' has no <mask> to fill"),
         ("hub.fill_mask(['<mask>', None])", "number 2 of the texts is None"),
-        ("hub.fill_mask('<mask>', topk=-1)", "a topk of at least 1, not 1 and -1"),
         ("hub.fill_mask('<mask>', topk=0)", "a topk of at least 1"),
         ("hub.fill_mask('<mask>', topk=True)", "a topk of at least 1, not 1 and True"),
         ("hub.fill_mask('<mask>', topk='5')", "a topk of at least 1, not 1 and '5'"),
@@ -268,14 +248,11 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.fill_mask('<mask> ' * 80)", "tokens and the model has 64 positions"),
         ("broken.fill_mask('<mask>')", "the model's probabilities are not finite"),
         ("hub.predict('head', TOKENS)", "the model has no head 'head' .it has: none"),
-        ("hub.predict(None, TOKENS)", "the model has no head None"),
         ("hub.classify(['a'])", "the model has no head 'sentence_classification_head'"),
         ("[hub.register_classification_head('new', 2), hub.classify([], head='new')]", "has no names of classes"),
         ("hub.register_classification_head('a.b', 2)", "must be a string without dots, not 'a.b'"),
-        ("hub.register_classification_head('', 2)", "must be a string without dots, not ''"),
         ("hub.register_classification_head(None, 2)", "must be a string without dots, not None"),
         ("hub.register_classification_head('a', 0)", "must have at least 1 output"),
-        ("hub.register_classification_head('a', -1)", "must have at least 1 output"),
         ("world.hub('pretrained', dropuot=0.1)", "'dropuot' is an option of neither the task maelm nor the model"),
         ("world.hub('pretrained', dropout=2.0)", "dropout"),
         ("world.hub('nowhere')", "there is no checkpoint"),
@@ -283,15 +260,12 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("classify_by_prompt(hub, ['a'], 'nowhere')", "there is no prompt 'nowhere'"),
         ("classify_by_prompt(hub, 'abc', PROMPT, WORDS, True)", "not 'abc'"),
         ("classify_by_prompt(hub, [None], PROMPT, WORDS, True)", "number 1 of the texts is None"),
-        ("classify_by_prompt(hub, [3], PROMPT, WORDS, True)", "number 1 of the texts is 3"),
         ("classify_by_prompt(hub, ['\\ud800'], PROMPT, WORDS, True)", "half of a surrogate pair"),
         ("classify_by_prompt(hub, ['a'], PAIR, WORDS, True)", "sentence"),
-        ("classify_by_prompt(hub, ['a'], PROMPT, WORDS, True, -1)", "batch_size must be at least 1, not -1"),
         ("classify_by_prompt(hub, ['a'], PROMPT, WORDS, True, 0)", "batch_size must be at least 1, not 0"),
         ("classify_by_prompt(hub, ['a'], 'no mask', WORDS)", "mask"),
         ("classify_by_prompt(hub, ['a'], PROMPT, {'a': 'old'})", "at least two labels to a word each"),
         ("hub.embed('abc')", "sentences must be a list of strings, not 'abc'"),
-        ("hub.embed([])", "the list of sentences is empty"),
         ("hub.embed(['a'], pooling='last')", "pooling must be 'mean' or 'first', not 'last'"),
         ("hub.embed(['a ' * 80])", "tokens and the model has 64 positions"),
         ("answer(hub, 'Who?', 'A text.')", "was not fine-tuned to answer questions"),
@@ -305,8 +279,6 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("score(hub, ['a text'])", "has no LM head"),
         ("hub.classify([('a', 'b')])", "the checkpoint was trained on single texts, not tuples of two"),
         ("hub.classify('abc')", "not 'abc'"),
-        ("hub.classify(None)", "not None"),
-        ("hub.classify([None])", "number 1 of the texts is None"),
         ("hub.classify([('a', None)])", "number 2 of the parts of number 1 of the texts is None"),
         ("hub.classify(['\\ud800'])", "half of a surrogate pair"),
         ("hub.classify(['a'], head='nowhere')", "the model has no head 'nowhere'"),
@@ -319,7 +291,6 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("answer(hub, 'Who?', '')", "no text that an answer could be taken from"),
         ("answer(hub, None, 'A text.')", "number 1 of the questions is None"),
         ("answer(hub, 'Who?', None)", "the context is None"),
-        ("answer(hub, 'Who?', 3)", "the context is 3"),
         ("answer(hub, 'Who?', '\\ud800')", "the context holds half of a surrogate pair"),
         ("answer(hub, 'Who?', 'A text.', NAN)", "the threshold must be a number, in logits, or infinity, but not NaN"),
         ("answer_questions(hub, 'A text.', 'Who?')", "questions must be a list of strings, not 'Who.'"),

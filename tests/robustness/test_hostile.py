@@ -89,8 +89,8 @@ def check(case: Hostile, answer: str, files: Files, command: str = "") -> list[s
 
 def test_there_are_enough_of_them(files: Files) -> None:
     names = [case.name for case, _ in files.cases]
-    assert len(names) == len(set(names)) >= 400
-    assert sum(name.startswith(("task ", "model ")) for name in names) > 200
+    assert len(names) == len(set(names)) >= 250
+    assert sum(name.startswith(("task ", "model ")) for name in names) > 70
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -146,8 +146,8 @@ def test_fairseq_builds_nothing_foreign(files: Files) -> None:
     # What RoBERTa's names bring along is fairseq's to refuse; it evaluates none of it.
     own = re.compile(r"(task (masked_lm|sentence_prediction)|model (roberta|maelm))( as |$)")
     foreign = [case for case in files.cases if case[0].name.startswith(("task ", "model ", "${"))]
-    assert len(foreign) > 200
-    for case, path in foreign[::3]:
+    assert len(foreign) > 70
+    for case, path in foreign:
         with pytest.raises(Exception) as error:
             checkpoint_utils.load_model_ensemble_and_task([str(path)])
         assert own.match(case.name) or isinstance(error.value, CheckpointError), case.name

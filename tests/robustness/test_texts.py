@@ -60,7 +60,7 @@ def test_every_code_point(world: World) -> None:
         check(world, " ".join(points[begin : begin + 4096]))
 
 
-@pytest.mark.parametrize("unit", ["word ", "a", "\0", "\u202eab ", "\U0001f600", "e\u0301"], ids=ascii)
+@pytest.mark.parametrize("unit", ["a", "\u202eab ", "e\u0301"], ids=ascii)
 def test_lines_of_10_megabytes(world: World, unit: str) -> None:
     text = unit * (10_000_000 // len(unit.encode("utf-8")))
     assert len(clean_text(text)) <= len(text)
