@@ -206,11 +206,15 @@ def _write_split(
     cut: list[bool] = []
 
     def rows() -> Iterator[tuple[Sequence[NDArray[np.unsignedinteger]], str | tuple[str, ...] | None]]:
-        for example, tokens in _encoded(examples, encoder, split):
-            if max_length is not None:
-                tokens, shortened = truncate(tokens, max_length)
-                cut.append(shortened)
-            yield tokens, example.label
+        # One iterator for all chunks, because a second iterator over the bar would lose examples.
+        progress = iter(tqdm(examples, desc=split, unit=" examples", mininterval=1))
+        while chunk := list(itertools.islice(progress, _CHUNK)):
+            columns = [encoder.encode(column) for column in zip(*(example.texts for example in chunk))]
+            for example, *tokens in zip(chunk, *columns):
+                if max_length is not None:
+                    tokens, shortened = truncate(tokens, max_length)
+                    cut.append(shortened)
+                yield tokens, example.label
 
     write_split(folder, split, rows(), encoder.dictionary_size, labels)
     if ids := [example.id for example in examples if example.id is not None]:
@@ -222,17 +226,6 @@ def _write_split(
         **({"labels": dict(sorted(counts.items()))} if counts else {}),
         **({} if max_length is None else {"truncated": sum(cut)}),
     }
-
-
-def _encoded(
-    examples: Iterable[Example], encoder: TextEncoder, description: str
-) -> Iterator[tuple[Example, list[NDArray[np.unsignedinteger]]]]:
-    """Yield each example with the token ids of its texts, ending in </s>; show a progress bar with the title."""
-    # One iterator for all chunks, because a second iterator over the bar would lose examples.
-    progress = iter(tqdm(examples, desc=description, unit=" examples", mininterval=1))
-    while chunk := list(itertools.islice(progress, _CHUNK)):
-        columns = [encoder.encode(column) for column in zip(*(example.texts for example in chunk))]
-        yield from ((example, list(own)) for example, own in zip(chunk, zip(*columns)))
 
 
 def write_split(

@@ -13,7 +13,7 @@ from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.compare_outputs import Agreement
-from fairseq_maelm.interop.export.settings import MODEL_CODE
+from fairseq_maelm.interop.export.settings import OUR_FORMAT
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SOURCE_CARD, SourceFiles
@@ -85,7 +85,7 @@ def model_card(
         more: further sections.
     """
     notes = ["`truncation=True` cuts inputs to the model's positions."]
-    if target.format in MODEL_CODE:
+    if target.format == OUR_FORMAT:
         notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
     if (target.format, target.architecture) == ("mpnet", "encoder"):
         notes.append("The model has no trained pooler: use `last_hidden_state`, not `pooler_output`.")
@@ -181,7 +181,7 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
     _, text, result = _USE[target.architecture]
     result = _MULTI_LABEL if target.multi_label else result
     text = text.format(mask=source.mask_text)
-    remote = ", trust_remote_code=True" if target.format in MODEL_CODE else ""
+    remote = ", trust_remote_code=True" if target.format == OUR_FORMAT else ""
     lines = [
         f"from transformers import {target.auto_class}, AutoTokenizer",
         f'tokenizer = AutoTokenizer.from_pretrained("{name}"{remote})',

@@ -28,7 +28,7 @@ from fairseq_maelm.interop.export.fairseq_roberta import CHECKPOINT_FILE as ROBE
 from fairseq_maelm.interop.export.fairseq_roberta import write_roberta
 from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
 from fairseq_maelm.interop.export.model_card import CARD_OF_SOURCE, compared, model_card, training_section
-from fairseq_maelm.interop.export.settings import FAIRSEQ_ROBERTA, MODEL_CODE, ExportSettings
+from fairseq_maelm.interop.export.settings import FAIRSEQ_ROBERTA, MODEL_CODE, OUR_FORMAT, ExportSettings
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, markers, open_source_tokenizer
@@ -185,7 +185,7 @@ def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: t
     else:
         (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     save_weights(cast_floats(model_weights(source, target), dtype), folder / WEIGHTS_FILE)
-    for name in MODEL_CODE.get(target.format, ()):
+    for name in MODEL_CODE if target.format == OUR_FORMAT else ():
         copy_file(Path(__file__).parents[2] / "hf" / name, folder / name)
 
 
@@ -197,7 +197,7 @@ def model_weights(source: LoadedCheckpoint, target: Target) -> dict[str, Tensor]
     if family.token_types:
         prefix = "" if target.architecture == "encoder" else family.prefix
         weights[f"{prefix}embeddings.token_type_embeddings.weight"] = torch.zeros(family.token_types, width)
-    if family.has_pooler and target.format not in MODEL_CODE and target.architecture == "encoder":
+    if family.has_pooler and target.format != OUR_FORMAT and target.architecture == "encoder":
         # Stock encoders have a pooler, and ours does not; this one is tanh alone.
         weights |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
     if target.kept is not None:

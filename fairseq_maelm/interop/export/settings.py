@@ -25,8 +25,8 @@ ARCHITECTURES = {
     "token-classification": "ForTokenClassification",
     "question-answering": "ForQuestionAnswering",
 }
-# Our own formats -> the files of the folder that have the model's code.
-MODEL_CODE = {"maelm": ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")}
+# Our own format, and the files of its folders that have the model's code.
+OUR_FORMAT, MODEL_CODE = "maelm", ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")
 AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
 # The formats for fairseq: this package's own model, and fairseq's model roberta.
 FAIRSEQ, FAIRSEQ_ROBERTA = "fairseq", "fairseq-roberta"

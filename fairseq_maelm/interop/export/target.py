@@ -11,7 +11,7 @@ from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MPNET_B
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, FORMATS, MODEL_CODE
+from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles
 from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
@@ -57,7 +57,7 @@ def default_format(source: LoadedCheckpoint) -> str:
     like_bert = source.mask_text == "[MASK]"
     stock = ("modernbert", "mpnet", *(("bert", "roberta") if like_bert else ("roberta", "bert")))
     candidates = (form for form in (kind, *stock) if form in FORMATS)
-    return next((form for form in candidates if not obstacles(source, Target(form, "encoder"))), "maelm")
+    return next((form for form in candidates if not obstacles(source, Target(form, "encoder"))), OUR_FORMAT)
 
 
 def choose_target(
@@ -90,8 +90,8 @@ def choose_target(
 
 def _other_format(source: LoadedCheckpoint, target: Target) -> str:
     kept, what = (target.architecture, "it") if target.architecture != "masked-lm" else ("encoder", "its encoder")
-    ours = (form for form in MODEL_CODE if not obstacles(source, replace(target, format=form, architecture=kept)))
-    return "".join(f". --format {form} represents {what}" for form in ours)
+    ours = replace(target, format=OUR_FORMAT, architecture=kept)
+    return "" if obstacles(source, ours) else f". --format {OUR_FORMAT} represents {what}"
 
 
 def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
@@ -141,7 +141,7 @@ def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
     model, view, found = source.model, source.checkpoint.view, []
     if model.lm_head is None:
         found.append("the checkpoint has no LM head, because it was fine-tuned")
-    if form in MODEL_CODE:
+    if form == OUR_FORMAT:
         found.append("Maelm has no class that predicts masks: `maelm fill` and `maelm score` do")
     elif model.decoder is not None and model.decoder.reads_encoder:
         found.append(f"masks read the encoder's states (--decoder-attention {model.decoder.attention})")

@@ -13,7 +13,7 @@ from fairseq_maelm.checkpoints.plain_data import check_weights, load_plain
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
 from fairseq_maelm.interop.compare_outputs import Computation, move_type_0_to_positions, transformers_outputs
-from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, MODEL_CODE
+from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, OUR_FORMAT
 from fairseq_maelm.interop.importing.huggingface_config import (
     model_options,
     padding,
@@ -82,7 +82,7 @@ def open_folder(folder: Path, cased: bool = False) -> Source:
     # Version 5 of transformers would round the weights to the data type in config.json.
     model = open_pretrained(AUTO_CLASSES[architecture], folder, torch_dtype=torch.float32).eval()
     move_type_0_to_positions(model)
-    order, is_stock = torch.tensor(vocabulary.order), config["model_type"] not in MODEL_CODE
+    order, is_stock = torch.tensor(vocabulary.order), config["model_type"] != OUR_FORMAT
     return Source(
         options=model_options(config),
         architecture=architecture,

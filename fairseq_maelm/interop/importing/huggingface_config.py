@@ -7,7 +7,7 @@ from typing import Any
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS, MPNET_BUCKETS
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export.configuration import SETTING_NAMES
-from fairseq_maelm.interop.export.settings import ARCHITECTURES, MODEL_CODE
+from fairseq_maelm.interop.export.settings import ARCHITECTURES, OUR_FORMAT
 from fairseq_maelm.interop.importing.source import refuse
 from fairseq_maelm.models.config import LARGEST_EPS, SMALLEST_EPS
 
@@ -69,7 +69,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise refuse(folder, f"model_type is {kind!r}: {_OTHER_MODELS[kind]}")
     if kind not in FAMILIES:
         raise refuse(folder, f"model_type {kind!r} is not one of {', '.join(FAMILIES)}")
-    if config.get("auto_map") and kind not in MODEL_CODE:
+    if config.get("auto_map") and kind != OUR_FORMAT:
         raise refuse(folder, "config.json names code in the folder (auto_map), and such code is never run")
     _check_sizes(folder, config)
     if FAMILIES[kind].position_offset and padding(config) is None:
