@@ -10,6 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -232,12 +233,21 @@ def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any
     return dataclasses.field(default=default, metadata={"help": help, **more})
 
 
-def check_limits(values: Any, settings: type) -> None:
-    """Raise a ValueError if an attribute is a number outside of the limits with which a dataclass declares it."""
+def check_options(values: Any, settings: type) -> None:
+    """Raise a ValueError if an attribute is outside of the limits or choices with which a dataclass declares it."""
+    hints = typing.get_type_hints(settings)
     for field in dataclasses.fields(settings):
         limits = {name: field.metadata[name] for name in _LIMITS if name in field.metadata}
-        value = getattr(values, field.name, None) if limits else None
-        if value is not None and (wanted := broken_limits(value, limits)):
+        kinds = [*typing.get_args(hints[field.name]), hints[field.name]]
+        enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)]
+        choices = [str(each.value) for each in enums[0]] if enums else []
+        value = getattr(values, field.name, None) if limits or choices else None
+        if value is None:
+            continue
+        wanted = broken_limits(value, limits) if limits else ""
+        if choices and str(value) not in choices:
+            wanted = f"one of {', '.join(choices)}"
+        if wanted:
             raise ValueError(f"--{field.name.replace('_', '-')} must be {wanted}, not {value}")
 
 

@@ -14,7 +14,7 @@ from fairseq_maelm.options import (
     CommandParser,
     UsageError,
     add_settings,
-    check_limits,
+    check_options,
     device_name,
     new_file,
     option,
@@ -77,7 +77,7 @@ def test_limits_of_options_of_fairseq(rate: float | None, wanted: str) -> None:
         rate: float | None = option(None, help="rate", above=0, below=1)
 
     with pytest.raises(ValueError, match=f"--rate must be {wanted}") if wanted else nullcontext():
-        check_limits(Rates(rate), Rates)
+        check_options(Rates(rate), Rates)
 
 
 def test_what_settings_refuse_is_a_wrong_value_too() -> None:

@@ -39,7 +39,8 @@ class LoadedCheckpoint:
     @property
     def imported_as(self) -> str:
         """The model type of the imported encoder, such as "roberta"; "none" if it was not imported."""
-        return str(self.options.imported_as)
+        config = self.options
+        return str(config.imported_as)
 
     @cached_property
     def origin(self) -> SourceFiles | None:

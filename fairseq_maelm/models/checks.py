@@ -13,7 +13,7 @@ from fairseq_maelm.models.config import MaelmModelConfig
 from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.relative_position import check_buckets
-from fairseq_maelm.options import check_limits
+from fairseq_maelm.options import check_options
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def check_config(config: Any) -> None:
     Raises:
         ValueError: an option is wrong; the message names it and the possible values.
     """
-    check_limits(config, MaelmModelConfig)
+    check_options(config, MaelmModelConfig)
     _check_heads(config)
     _check_positions(config)
     _check_decoder(config)

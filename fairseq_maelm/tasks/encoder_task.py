@@ -16,7 +16,7 @@ from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.modules.layer_modes import prepares_shapes
-from fairseq_maelm.options import check_limits
+from fairseq_maelm.options import check_options
 
 
 @dataclass
@@ -42,7 +42,7 @@ class EncoderTask(FairseqTask):
 
     def __init__(self, cfg: Any, dictionary: Dictionary, longest: int) -> None:
         super().__init__(cfg)
-        check_limits(cfg, TASK_DATACLASS_REGISTRY[self.name])
+        check_options(cfg, TASK_DATACLASS_REGISTRY[self.name])
         self.dictionary = dictionary
         self.longest = longest
         # Splits that were opened for validation. fairseq's ``datasets`` has one entry for a split, so that a split to

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import options
+from fairseq import checkpoint_utils, options
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 from support import FAMILIES, batch_of, random_sequences
 
@@ -77,6 +77,13 @@ def test_a_wrong_option_is_not_blamed_on_the_checkpoint_if_the_caller_gave_it(
 def test_the_caller_s_options_are_checked_as_the_checkpoint_s(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read_checkpoint(CHECKPOINT, overrides)
+
+
+@pytest.mark.parametrize("option", ["decoder_attention", "precision", "masked_input"])
+def test_fairseq_s_overrides_are_checked_too(option: str) -> None:
+    changes = {"data": str(CHECKPOINT.parent / "data"), option: "x"}
+    with pytest.raises(ValueError, match="one of .*kept|one of self|one of fp32"):
+        checkpoint_utils.load_model_ensemble_and_task([str(CHECKPOINT)], changes)
 
 
 def test_without_a_checkpoint_sizes_stay_open() -> None:
