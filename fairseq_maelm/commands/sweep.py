@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
 from fairseq_maelm.options import add_output, existing_path, named, number
-from fairseq_maelm.sweep.folder import study_folder
+from fairseq_maelm.sweep.folder import sweep_folder
 from fairseq_maelm.sweep.log import is_divergence
 from fairseq_maelm.sweep.runner import add_runner_arguments, refuse, runner_of, without_result
 from fairseq_maelm.training.options import add_precision, machine_of, number_if_it_is_one, recipe_type
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     # A run has at most one GPU.
     machine = machine_of(min(1, runner.gpus), args.precision, args.threads)
     sweep = Sweep(args, read_recipes(args.recipes), machine)
-    jobs = sweep.steps.jobs()
+    jobs = sweep.jobs()
     if runner.dry_run:
         runner.do(jobs)
         finished, examples = len(jobs) - len(without_result(jobs)), round(sum(job.cost for job in jobs))
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
         return
     # A scheduler's SIGTERM acts like Ctrl-C: programs are stopped too, and the table is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with study_folder(args.output, sweep.steps.settings()):
+    with sweep_folder(args.output, sweep.settings()):
         sweep.prepare([job.marker for job in jobs] if runner.retry_failed else ())
         logger.info("%d runs; logs in %s", len(jobs), args.output / "runs")
         try:

@@ -1,1 +1,1 @@
-"""Studies: run the many programs that a plan declares, and make tables of the results. ``maelm sweep`` is a study."""
+"""Sweeps: fine-tune many times side by side, on this machine or by SLURM, and report the results."""

@@ -1,4 +1,4 @@
-"""The folder of a study: its lock, the settings that later commands must share, and the outcomes of its jobs."""
+"""The folder of a sweep: its lock, the settings that later commands must share, and the outcomes of its runs."""
 
 import contextlib
 import hashlib
@@ -17,13 +17,13 @@ FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run
 # Suffixes of files in a data folder that are not data.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
 # Tables to which later commands may add entries, and entries that may change because only reports use them.
-_MAY_GROW, _MAY_CHANGE = ("rows", "tasks", "texts", "steps", "runs"), ("paper", "metrics")
+_MAY_GROW, _MAY_CHANGE = ("models", "tasks", "runs"), ("paper", "metrics")
 
 
 class Outcome(NamedTuple):
-    """The outcome of a job."""
+    """The outcome of a run."""
 
-    axes: dict[str, Any]  # axis -> value, for axes such as "row", "task" and "seed"; and "step" -> name of the step
+    axes: dict[str, Any]  # axis -> value, for axes such as "model", "task" and "seed"
     marker: Path
     state: str  # FINISHED, DIVERGED, FAILED or MISSING
     result: dict[str, Any]  # the content of the marker
@@ -52,16 +52,22 @@ def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of the study in a folder; raise a FileNotFoundError if there is none."""
+    """Return the settings of the sweep in a folder.
+
+    Raises:
+        FileNotFoundError: there is no sweep.
+        ValueError: an earlier version has written it.
+    """
     settings = read_json(folder / SETTINGS)
     if settings is None:
-        raise FileNotFoundError(f"{folder} is not the folder of a study: there is no {SETTINGS} in it")
+        raise FileNotFoundError(f"{folder} is not the folder of a sweep: there is no {SETTINGS} in it")
+    if "rows" in settings:
+        raise ValueError(f"{folder} was written by fairseq_maelm 0.2: report it and go on with that version")
     return settings
 
 
-def outcomes_of(folder: Path, step: str, **wanted: str) -> list[Outcome]:
-    """Return the outcomes of a step's jobs from all commands in a folder; ``wanted`` (axis -> value) selects jobs."""
-    wanted["step"] = step
+def outcomes_of(folder: Path, **wanted: str) -> list[Outcome]:
+    """Return the outcomes of the runs of all commands in a folder; ``wanted`` (axis -> value) selects runs."""
     runs = read_settings(folder)["runs"].items()
     return [_outcome(axes, folder / f"{name}.json") for name, axes in runs if axes.items() >= wanted.items()]
 
@@ -76,29 +82,30 @@ def _outcome(axes: dict[str, Any], marker: Path) -> Outcome:
 
 
 @contextlib.contextmanager
-def study_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
-    """Lock the folder of a study, and write its settings before the block runs.
+def sweep_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
+    """Lock the folder of a sweep, and write its settings before the block runs.
 
     Args:
-        folder: a new or empty folder, or that of a study with the same settings.
-        settings: the settings that determine the results, as JSON types. Later commands may add entries to "rows",
-            "tasks", "texts", "steps" and "runs", and change "seeds" (a number); the largest so far is stored.
+        folder: a new or empty folder, or that of a sweep with the same settings.
+        settings: the settings that determine the results, as JSON types. Later commands may add entries to
+            "models", "tasks" and "runs" (path of the marker without suffix -> axes), and change "seeds" (a number); the
+            largest so far is stored.
 
     Raises:
-        ValueError: the folder is in use, or contains other files or a study with other settings.
+        ValueError: the folder is in use, or contains other files or a sweep with other settings.
     """
     settings = json.loads(json.dumps(settings))  # turns tuples into lists, to compare with the file
     if folder.exists() and not (folder.is_dir() and ((folder / SETTINGS).exists() or not any(folder.iterdir()))):
-        raise ValueError(f"{folder} exists but is not the folder of a study: give another folder")
-    with FolderLock(folder / ".lock", "study", folder):
+        raise ValueError(f"{folder} exists but is not the folder of a sweep: give another folder")
+    with FolderLock(folder / ".lock", "sweep", folder):
         remove_partial_files(folder)
-        earlier = read_json(folder / SETTINGS) or dict(settings)
+        earlier = read_settings(folder) if (folder / SETTINGS).exists() else dict(settings)
         if "seeds" in settings and "seeds" in earlier:
             settings["seeds"] = earlier["seeds"] = max(earlier["seeds"], settings["seeds"])
         if different := _differences(earlier, settings):
             raise ValueError(
-                f"{folder} holds a study with other settings ({'; '.join(different)}), so its runs could not be "
-                "compared with new ones: give another --output, or the settings of that study"
+                f"{folder} holds a sweep with other settings ({'; '.join(different)}), so its runs could not be "
+                "compared with new ones: give another --output, or the settings of that sweep"
             )
         tables = [name for name in _MAY_GROW if isinstance(settings.get(name), dict)]
         write_json(folder / SETTINGS, settings | {name: {**earlier[name], **settings[name]} for name in tables})

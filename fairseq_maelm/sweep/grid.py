@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
+from fairseq_maelm.files.atomic import sha256_of
 from fairseq_maelm.finetuning.recipe import RESERVED, Recipe, Search, check_name
 from fairseq_maelm.finetuning.train_command import (
     FROM_CHECKPOINT,
@@ -20,27 +21,12 @@ from fairseq_maelm.finetuning.train_command import (
     train_words,
 )
 from fairseq_maelm.options import UsageError, refuse_repeated
-from fairseq_maelm.sweep.folder import DIVERGED, FINISHED, outcomes_of
+from fairseq_maelm.sweep.folder import DIVERGED, FINISHED, data_fingerprint, outcomes_of
+from fairseq_maelm.sweep.jobs import Job
 from fairseq_maelm.sweep.log import best_validation
-from fairseq_maelm.sweep.plan import Places, Steps
 from fairseq_maelm.training.options import Machine, configuration_of, overridden, spelled
 
 RANDOM, _BEST = "random", "checkpoint_best.pt"
-# The plan's steps, ordered so that all seeds of a setting come before the next setting.
-_STEPS = {
-    "fine-tuning": {
-        "each": "task setting seed row",
-        "name": "{task}, {row}, {described}, seed {seed}",
-        # The folder name ``{setting}`` does not depend on the order of the options.
-        "marker": "runs/{task}/{row}/{setting}/seed_{seed}/run",
-        "environment": "OMP_NUM_THREADS={threads}",
-        "run": "{command}",
-        "resumes": True,
-        "cost": "{examples}",
-        "result": "result",
-        "ended": "tidy",
-    }
-}
 
 
 class Model(NamedTuple):
@@ -134,8 +120,31 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
     return models
 
 
+class Task(NamedTuple):
+    """A task to fine-tune on."""
+
+    recipe: Recipe
+    data: Path
+    settings: dict[str, dict[str, Any]]  # folder name -> option -> value
+    counted: dict[tuple[int, int | None], Counted]  # kind of model -> examples and updates
+
+
+class Run(NamedTuple):
+    """A fine-tuning: a task, one of its settings, a seed and a model, by their names."""
+
+    task: str
+    setting: str
+    seed: int
+    model: str
+
+    @property
+    def marker(self) -> str:
+        """The path of the marker in the sweep's folder, without suffix."""
+        return f"runs/{self.task}/{self.model}/{self.setting}/seed_{self.seed}/run"
+
+
 class Sweep:
-    """The steps of a sweep, built from the arguments of ``maelm sweep``, and the functions that the steps call.
+    """The runs of a sweep, from the arguments of ``maelm sweep``.
 
     The number of updates for each task is computed, with options, data and vocabulary checked, before anything is
     written or trained.
@@ -147,34 +156,35 @@ class Sweep:
 
     def __init__(self, args: argparse.Namespace, recipes: Sequence[Recipe], machine: Machine) -> None:
         self.args, self.machine, self.models = args, machine, read_models(args.checkpoint)
-        self.recipes = {recipe.task: recipe for recipe in recipes}
         choices: dict[str, tuple[Any, ...]] = {}
         for name, values in args.only:
             choices[name] = (*choices.get(name, ()), *values)
-        tasks, self.counted = {}, dict[tuple[str, Any], Counted]()
         searches = choose(recipes, args.large, choices)
         refuse_searched(args.options, searches)
-        for task, search in searches.items():
-            recipe, settings = self.recipes[task], settings_of(search)
-            tasks[task] = {
-                "data": args.data.resolve() / recipe.data, "metric": recipe.metric, "metrics": recipe.metrics,
-                "options": recipe.options, "subsets": recipe.subsets, "paper": recipe.paper, "settings": settings,
-            }  # fmt: skip
-            for key, model in {model.kind: model for model in self.models.values()}.items():
-                options = self._options(recipe, model, next(iter(settings.values())), 1, 1)
-                words = self._words(options, tasks[task]["data"], Path("checkpoints"))
-                try:
-                    config = configuration_of(words[1:])
-                    self.counted[task, key] = count_updates(config, search["batch-size"], model.encoder)
-                except (FileNotFoundError, ValueError) as error:
-                    raise type(error)(f"{task} ({recipe.path}): {error}") from error
-                own = configuration_of(words[1 : -len(args.options)]) if args.options else config
-                if name := overridden(own, config, RESERVED):
-                    raise UsageError(f"--options: {name} is set by the sweep for each run: omit this option")
-        common = {"precision": machine.precision, "options": args.options}
-        content = {"steps": _STEPS, "seeds": " ".join(str(seed + 1) for seed in range(args.seeds)), "common": common}
-        rows = {name: {"checkpoint": each.checkpoint, "random": each.random} for name, each in self.models.items()}
-        self.steps = Steps(content, rows, tasks, {"output": args.output, "threads": machine.threads}, [self])
+        self.tasks = {recipe.task: self._task(recipe, searches[recipe.task]) for recipe in recipes}
+        # All seeds of a setting come before the next setting.
+        self.runs = [
+            Run(name, setting, seed + 1, model)
+            for name, task in self.tasks.items()
+            for setting in task.settings
+            for seed in range(args.seeds)
+            for model in self.models
+        ]
+
+    def _task(self, recipe: Recipe, search: Search) -> Task:
+        task = Task(recipe, self.args.data.resolve() / recipe.data, settings_of(search), {})
+        for kind, model in {model.kind: model for model in self.models.values()}.items():
+            options = self._options(recipe, model, next(iter(task.settings.values())), 1, 1)
+            words = self._words(options, task.data, Path("checkpoints"))
+            try:
+                config = configuration_of(words[1:])
+                task.counted[kind] = count_updates(config, search["batch-size"], model.encoder)
+            except (FileNotFoundError, ValueError) as error:
+                raise type(error)(f"{recipe.task} ({recipe.path}): {error}") from error
+            own = configuration_of(words[1 : -len(self.args.options)]) if self.args.options else config
+            if name := overridden(own, config, RESERVED):
+                raise UsageError(f"--options: {name} is set by the sweep for each run: omit this option")
+        return task
 
     def _words(self, options: Mapping[str, Any], data: Path, save_dir: Path) -> list[str]:
         return [*train_words(options, data, save_dir, self.machine), *self.args.options]
@@ -188,54 +198,65 @@ class Sweep:
         start = {} if model.random else {"finetune-from-model": model.checkpoint}
         return {**options, **start, "seed": seed}
 
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that decide the results, and the axes of each run, for ``sweep_folder``."""
+        models = {
+            name: {"checkpoint": sha256_of(each.checkpoint), "random": each.random}
+            for name, each in self.models.items()
+        }
+        tasks = {
+            name: {
+                "data": data_fingerprint(task.data), "metric": task.recipe.metric, "metrics": task.recipe.metrics,
+                "options": task.recipe.options, "subsets": task.recipe.subsets, "paper": task.recipe.paper,
+            }
+            for name, task in self.tasks.items()
+        }  # fmt: skip
+        runs = {
+            each.marker: {**each._asdict(), "setting": self.tasks[each.task].settings[each.setting]}
+            for each in self.runs
+        }
+        common = {"precision": self.machine.precision, "options": self.args.options, "seeds": self.args.seeds}
+        return {**common, "models": models, "tasks": tasks, "runs": runs}
+
+    def jobs(self) -> list[Job]:
+        """Return the job of each run; if run again, it continues from the last finished epoch."""
+        return [self._job(run) for run in self.runs]
+
+    def _job(self, run: Run) -> Job:
+        task, model = self.tasks[run.task], self.models[run.model]
+        setting, counted, recipe = task.settings[run.setting], task.counted[model.kind], task.recipe
+        updates = counted.updates_per_epoch[setting["batch-size"]]
+        marker = self.args.output / f"{run.marker}.json"
+        options = self._options(recipe, model, setting, run.seed, updates)
+        return Job(
+            f"{run.task}, {run.model}, {described(setting)}, seed {run.seed}",
+            marker,
+            self._words(options, task.data, marker.with_name("checkpoints")),
+            lambda log: best_validation(log, recipe.metric, recipe.metrics, recipe.subsets),
+            resumes=True,
+            # Examples are counted again in each epoch.
+            cost=int(setting["epochs"]) * counted.examples,
+            ended=lambda: self._tidy(run.task, run.model, marker.parent),
+            environment={"OMP_NUM_THREADS": str(self.machine.threads)},
+        )
+
+    def _tidy(self, task: str, model: str, only: Path) -> None:
+        keep = self.args.keep_checkpoints
+        tidy(self.args.output, keep or "none", task, model, None if keep else only)
+
     def prepare(self, markers: Collection[Path] = ()) -> None:
         """Delete earlier checkpoints that need not be kept, and the diverged runs among those with these markers."""
-        for each in outcomes_of(self.args.output, *_STEPS):
+        outcomes = outcomes_of(self.args.output)
+        for each in outcomes:
             # The checkpoints may have weights that are not finite.
             if each.state == DIVERGED and each.marker in markers:
                 shutil.rmtree(each.marker.parent)
         if self.args.keep_checkpoints is not None:
-            for task, row in {(each.axes["task"], each.axes["row"]) for each in outcomes_of(self.args.output, *_STEPS)}:
-                tidy(self.args.output, self.args.keep_checkpoints, task, row)
-
-    # Functions of the plan
-
-    @property
-    def PLACES(self) -> dict[str, Any]:
-        """Return placeholder -> function that computes the value; see ``Places``."""
-        return {
-            "described": lambda places: described(self._of(places)[0]),
-            "command": self._command,
-            # Examples are counted again in each epoch.
-            "examples": lambda places: int(self._of(places)[0]["epochs"]) * self._of(places)[3].examples,
-        }
-
-    def _of(self, places: Places) -> tuple[dict[str, Any], Recipe, Model, Counted]:
-        recipe, model = self.recipes[places["task"]], self.models[places["row"]]
-        return places["settings"][places["setting"]], recipe, model, self.counted[recipe.task, model.kind]
-
-    def _command(self, places: Places) -> list[str]:
-        """Return the command of a run; if run again, it continues from the last finished epoch."""
-        setting, recipe, model, counted = self._of(places)
-        updates = counted.updates_per_epoch[setting["batch-size"]]
-        options = self._options(recipe, model, setting, int(places["seed"]), updates)
-        return self._words(options, places["data"], self._save_dir(places))
-
-    def _save_dir(self, places: Places) -> Path:
-        return Path(places.text("{output}/runs/{task}/{row}/{setting}/seed_{seed}/checkpoints"))
-
-    def result(self, places: Places, log: Path) -> dict[str, Any]:
-        """Return the best validation of a run."""
-        recipe = self.recipes[places["task"]]
-        return best_validation(log, recipe.metric, recipe.metrics, recipe.subsets)
-
-    def tidy(self, places: Places) -> None:
-        """Delete the checkpoints of a task and model that need not be kept."""
-        keep, only = self.args.keep_checkpoints, self._save_dir(places).parent
-        tidy(self.args.output, keep or "none", places["task"], places["row"], None if keep else only)
+            for task, model in {(each.axes["task"], each.axes["model"]) for each in outcomes}:
+                tidy(self.args.output, self.args.keep_checkpoints, task, model)
 
 
-def tidy(folder: Path, keep: str, task: str, row: str, only: Path | None = None) -> None:
+def tidy(folder: Path, keep: str, task: str, model: str, only: Path | None = None) -> None:
     """Delete checkpoints of runs that have ended, so that they do not fill the disk.
 
     Failed runs keep their checkpoints to continue from; diverged runs do not.
@@ -245,10 +266,10 @@ def tidy(folder: Path, keep: str, task: str, row: str, only: Path | None = None)
         keep: checkpoints of finished runs to keep: none ("none"), the checkpoint_best.pt of the run with the best score
             ("best"), or all ("all").
         task: the runs' task.
-        row: the runs' model.
+        model: the runs' model.
         only: folder of a run; the checkpoints of all others stay as they are. None for all runs.
     """
-    alike = outcomes_of(folder, *_STEPS, task=task, row=row)
+    alike = outcomes_of(folder, task=task, model=model)
     alike = [each for each in alike if only is None or each.marker.parent == only]
     finished = [each for each in alike if each.state == FINISHED]
     best = max(finished, key=lambda each: each.result["score"], default=None)

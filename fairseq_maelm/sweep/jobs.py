@@ -1,25 +1,24 @@
-"""Run programs in parallel, in the order of their dependencies; continue after failures and interruptions.
+"""Run programs side by side; continue after failures and interruptions.
 
 The result of each finished program is stored in a small file, its marker, so that later calls skip the program.
 """
 
+import contextlib
 import fcntl
 import os
 import shlex
-import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.files import atomic
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.options import available_cores
-from fairseq_maelm.sweep import process_server
 from fairseq_maelm.sweep.log import last_line
 from fairseq_maelm.sweep.progress import Progress
 
@@ -29,8 +28,8 @@ _POLL_SECONDS, _STOP_SECONDS = 0.2, 20
 class Process(NamedTuple):
     """A program to run: its command line, and variables to add to the environment."""
 
-    words: list[str]
-    environment: dict[str, str]
+    words: Sequence[str]
+    environment: Mapping[str, str]
 
     def __str__(self) -> str:
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
@@ -43,50 +42,32 @@ class Job:
 
     Attributes:
         name: shown in messages.
-        file: path of the marker, the JSON file with the result or the reason for a failure; or a function that returns
-            this path when the job can start, if it is not known earlier.
-        words: function that makes the command line, called when the job can start.
+        marker: path of the JSON file with the result or the reason for a failure.
+        words: the command line.
         result: function that reads the result from the log; raises a ValueError if the log shows a failure.
         resumes: whether the program continues from a saved state; if so, its earlier log is kept.
-        after: groups of jobs. The job starts after all of them have ended, if at least one in each group succeeded.
         cost: relative duration, its weight in the overall progress.
         ended: function called after the marker is written.
-        clears: unfinished files and folders of an earlier attempt, removed before the program starts.
         environment: environment variables to add.
-        one_gpu: whether the program uses only the first GPU of its slot.
     """
 
     name: str
-    file: Path | Callable[[], Path]
-    words: Callable[[], list[str]]
+    marker: Path
+    words: Sequence[str]
     result: Callable[[Path], dict[str, Any]] = lambda log: {}
     resumes: bool = False
-    after: list[Sequence["Job"]] = field(default_factory=list)
     cost: float = 1.0
-    ended: Callable[[], None] = field(default=lambda: None)
-    clears: Sequence[Path] = ()
+    ended: Callable[[], None] = lambda: None
     environment: Mapping[str, str] = field(default_factory=dict)
-    one_gpu: bool = False
-
-    @property
-    def marker(self) -> Path:
-        """The path of the marker."""
-        return self.file if isinstance(self.file, Path) else self.file()
 
     @property
     def log(self) -> Path:
         """The file for the program's output."""
         return self.marker.with_suffix(".log")
 
-    def process(self, slot: str) -> Process:
-        """Return the program to run in ``slot``: GPU ids separated by commas, or "" for the CPU."""
-        gpus = slot.split(",")[0] if self.one_gpu else slot
-        return Process(self.words(), {**self.environment, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})})
-
-    def clear(self) -> None:
-        """Remove unfinished files and folders of an earlier attempt."""
-        for path in self.clears:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    def process(self, gpus: str) -> Process:
+        """Return the program to run on ``gpus``, ids separated by commas, or "" for the CPU."""
+        return Process(self.words, {**self.environment, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})})
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -101,13 +82,13 @@ def is_finished(marker: Path) -> bool:
 
 
 class LocalProcess(NamedTuple):
-    """A program on this machine."""
+    """A program on this machine, in a process group of its own."""
 
-    process: BaseProcess
+    process: "subprocess.Popen[bytes]"
 
     def poll(self) -> str | None:
         """Return None while the program runs, "" after exit status 0, otherwise the reason for the failure."""
-        status = self.process.exitcode
+        status = self.process.poll()
         if not status:
             return None if status is None else ""
         return f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
@@ -118,42 +99,46 @@ class LocalLauncher:
 
     def __init__(self, side_by_side: int) -> None:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        self._environment = {
-            "OMP_NUM_THREADS": str(max(1, available_cores() // side_by_side)),
-            **os.environ,
-            "PATH": path,
-        }
+        # Waiting threads that spin halve the speed when other programs run.
+        shared = {"OMP_NUM_THREADS": str(max(1, available_cores() // side_by_side)), "OMP_WAIT_POLICY": "PASSIVE"}
+        self._environment = {**shared, **os.environ, "PATH": path}
 
-    def start(self, job: Job, slot: str) -> LocalProcess | None:
+    def start(self, job: Job, gpus: str) -> LocalProcess | None:
         """Start a job; return None if its program is still running, left by an earlier runner that was killed."""
-        process = job.process(slot)
+        process = job.process(gpus)
         with open(job.log, "ab") as log:
-            # A running program locks its log.
+            # The program inherits the lock on its log.
             try:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
-            job.clear()
             if not job.resumes:
                 log.truncate(0)
             log.write(f"$ {process}\n".encode())
-        return LocalProcess(process_server.start(process.words, {**self._environment, **process.environment}, job.log))
+            log.flush()
+            started = subprocess.Popen(
+                process.words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env={**self._environment, **process.environment}, start_new_session=True,
+            )  # fmt: skip
+        return LocalProcess(started)
 
     def leave(self, running: Sequence[LocalProcess]) -> None:
-        """Terminate programs, and kill those that do not end in time."""
+        """Terminate programs and what they have started, and kill those that do not end in time."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
-            for each in running:
-                process_server.send_signal(each.process, sent)
+            alive = [each.process for each in running if each.poll() is None]
+            for process in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, sent)
             deadline = time.monotonic() + _STOP_SECONDS
-            for each in running:
-                each.process.join(max(0.0, deadline - time.monotonic()))
+            for process in alive:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
 
 
 def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Any = None, retry_failed: bool = True) -> None:
-    """Run all unfinished jobs, one in each slot at a time.
+    """Run all unfinished jobs in the given order, one in each slot at a time.
 
-    Jobs start in the given order when possible, but jobs whose dependencies have finished come before jobs without
-    dependencies. If a job fails, its marker stores the reason, and jobs that cannot run without it are skipped.
+    If a job fails, its marker stores the reason, and the others go on.
 
     Args:
         jobs: the jobs.
@@ -173,15 +158,11 @@ class _Queue:
     """Waiting and running jobs."""
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Any, retry_failed: bool) -> None:
-        self.free, self.launcher, self.retry_failed = list(slots), launcher, retry_failed
-        # Jobs that depend on finished jobs come first, so that an interrupted study has whole rows.
-        self.waiting = {job: None for job in sorted(jobs, key=lambda job: not job.after) if self._is_due(job)}
+        self.free, self.launcher = list(slots), launcher
+        results = {job: read_json(job.marker) for job in jobs}
+        self.waiting = [job for job, own in results.items() if own is None or ("failed" in own and retry_failed)]
         self.running: dict[Job, tuple[Any, str]] = {}
         self.progress = Progress(sum(job.cost for job in self.waiting), len(jobs), len(jobs) - len(self.waiting))
-
-    def _is_due(self, job: Job) -> bool:
-        result = read_json(job.marker)
-        return result is None or ("failed" in result and self.retry_failed)
 
     def run(self) -> None:
         while self.waiting or self.running:
@@ -198,22 +179,12 @@ class _Queue:
             self.progress.show([(job.name, job.log, job.cost) for job in self.running])
 
     def _start(self, job: Job) -> None:
-        """Start a job if its dependencies have ended; drop it if it can never start or need not run."""
-        if any(each in self.waiting or each in self.running for group in job.after for each in group):
-            return
-        possible = all(any(is_finished(each.marker) for each in group) for group in job.after)
-        if not possible or not self._is_due(job):
-            del self.waiting[job]
-            self.progress.ended(
-                job.cost, f"{job.name}: NOT RUN, since a job that it needs failed" if not possible else ""
-            )
-            return
         job.marker.parent.mkdir(parents=True, exist_ok=True)
         started = self.launcher.start(job, self.free[0])
         if started is not None:
             # The marker may contain the failure of an earlier attempt.
             job.marker.unlink(missing_ok=True)
-            del self.waiting[job]
+            self.waiting.remove(job)
             self.running[job] = started, self.free.pop(0)
 
     def _finish(self, job: Job, ended: str) -> None:

@@ -1,4 +1,4 @@
-"""The progress of a study: one line with a bar in a terminal, one line a minute in a file."""
+"""The progress of a sweep: one line with a bar in a terminal, one line a minute in a file."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq_maelm.sweep.log import last_attempt, log_records
 from fairseq_maelm.training.progress import Training, bar, clock, terminal_columns, training_state
 
-# The remaining time is estimated only after this share of the study.
+# The remaining time is estimated only after this share of the sweep.
 _LEAST_SHARE = 0.02
 # Columns of a line in a file.
 _ANY = 1000

@@ -101,7 +101,7 @@ class Sweep:
 
 
 def _place(outcome: Outcome) -> tuple[str, str]:
-    return outcome.axes["task"], outcome.axes["row"]
+    return outcome.axes["task"], outcome.axes["model"]
 
 
 def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> float | None:
@@ -120,7 +120,7 @@ def write_report(folder: Path, groups: Sequence[str] | None = None) -> str:
         UsageError: no recipe has such a group.
     """
     settings = read_settings(folder)
-    sweep = Sweep(settings["tasks"], list(settings["rows"]), outcomes_of(folder, "fine-tuning"))
+    sweep = Sweep(settings["tasks"], list(settings["models"]), outcomes_of(folder))
     seeds = max((int(each.axes["seed"]) for each in sweep.outcomes), default=0)
     parts = [_score_table(sweep, groups), _captions(sweep, seeds), *_differences(sweep), _settings(sweep)]
     text = "\n\n".join([*parts, *_problems(sweep, folder)]) + "\n"

@@ -113,7 +113,6 @@ class SlurmLauncher:
                 return SubmittedJob(found, record)
         # Process ids are reused, and the names of result files contain them.
         shutil.rmtree(folder, ignore_errors=True)
-        job.clear()
         process = job.process(slot)
         own = [str(job.log), "resumes" * job.resumes, f"$ {process}", str(Path(sys.executable).parent)]
         variables = [f"{name}={value}" for name, value in process.environment.items()]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from end_to_end import process_server
 from end_to_end.small import LAST, cut, training, updates
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
-from fairseq_maelm.sweep import process_server
 
 # Dropout draws other numbers for other shapes, so it is off where batches are cut in different ways.
 NO_DROPOUT = ["--dropout", "0", "--attention-dropout", "0"]

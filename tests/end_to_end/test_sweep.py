@@ -3,6 +3,7 @@
 import csv
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,13 @@ def test_a_sweep_that_is_killed_goes_on(tasks, pretrained, tmp_path, capsys):
 
 
 def kill_in_the_second_run(words: list[Any], output: Path) -> None:
-    """Kill a sweep, and nothing but itself, when its second run has saved a checkpoint but is not done."""
+    """Kill a sweep and its run, as a crash does, when the second run has saved a checkpoint but is not done."""
     log, saved = output.with_name("output.txt"), "runs/*/random weights/*/seed_1/checkpoints/checkpoint_last.pt"
     process = start(words, log)
     wait_until(lambda: bool(list(output.glob(saved))), process, log)
     process.kill()
     process.wait()
+    subprocess.run(["pkill", "-KILL", "-f", str(output)], check=True)
     assert len(list(output.rglob("run.json"))) == 1
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import fairseq_maelm
-from fairseq_maelm.sweep import process_server
+from end_to_end import process_server
 
 USER_DIR = Path(fairseq_maelm.__file__).resolve().parent
 ROOT = USER_DIR.parent

@@ -9,16 +9,15 @@ from typing import Any
 from fairseq_maelm.sweep.jobs import Job
 
 
-def program(folder: Path, name: str, code: str, *after: Job, resumes: bool = False) -> Job:
-    """Return a job that runs Python code after others; its result is the number in the last line of the output."""
+def program(folder: Path, name: str, code: str, resumes: bool = False) -> Job:
+    """Return a job that runs Python code; its result is the number in the last line of the output."""
     words = [sys.executable, "-c", code]
     return Job(
         name,
         folder / f"{name}.json",
-        lambda: words,
+        words,
         lambda log: {"output": float(log.read_text(encoding="utf-8").splitlines()[-1])},
         resumes=resumes,
-        after=[[job] for job in after],
     )
 
 

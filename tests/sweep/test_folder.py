@@ -1,4 +1,4 @@
-"""The folder of a study: additions that it accepts, and changes that it refuses."""
+"""The folder of a sweep: additions that it accepts, and changes that it refuses."""
 
 import json
 from contextlib import AbstractContextManager
@@ -9,31 +9,30 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files.prepared_folder import made_from, prepare_folder
-from fairseq_maelm.sweep.folder import SETTINGS, data_fingerprint, study_folder
+from fairseq_maelm.sweep.folder import SETTINGS, data_fingerprint, sweep_folder
 
-STUDY: dict[str, Any] = {
+SWEEP: dict[str, Any] = {
     "pretraining": {"lr": 1.0},
-    "rows": {"maelm": ["--x"]},
+    "models": {"maelm": ["--x"]},
     "tasks": {"RTE": {"data": "1", "options": {"a": 1}}},
     "seeds": 2,
 }
 
 
-def study_of(folder: Path, **changes: Any) -> AbstractContextManager[None]:
-    return study_folder(folder, {**STUDY, **changes})
+def sweep_of(folder: Path, **changes: Any) -> AbstractContextManager[None]:
+    return sweep_folder(folder, {**SWEEP, **changes})
 
 
-def test_a_study_may_grow(tmp_path: Path) -> None:
-    for texts in (["a"], ["a"]):
-        with study_of(tmp_path / "study", texts=texts):
-            pass
-    # The published scores of a task decide no result.
-    tasks = {"RTE": {**STUDY["tasks"]["RTE"], "paper": 3}, "CoLA": {"data": "2"}}
-    grown = {"rows": {"mlm": []}, "tasks": tasks, "seeds": 1, "texts": ["a"]}
-    with study_of(tmp_path / "study", **grown):
+def test_a_sweep_may_grow(tmp_path: Path) -> None:
+    with sweep_of(tmp_path / "sweep"):
         pass
-    content = json.loads((tmp_path / "study" / SETTINGS).read_text())
-    assert content == {**STUDY, "rows": {**STUDY["rows"], "mlm": []}, "tasks": tasks, "texts": ["a"], "seeds": 2}
+    # The published scores of a task decide no result.
+    tasks = {"RTE": {**SWEEP["tasks"]["RTE"], "paper": 3}, "CoLA": {"data": "2"}}
+    grown = {"models": {"mlm": []}, "tasks": tasks, "seeds": 1}
+    with sweep_of(tmp_path / "sweep", **grown):
+        pass
+    content = json.loads((tmp_path / "sweep" / SETTINGS).read_text())
+    assert content == {**SWEEP, "models": {**SWEEP["models"], "mlm": []}, "tasks": tasks, "seeds": 2}
 
 
 @pytest.mark.parametrize(
@@ -42,33 +41,39 @@ def test_a_study_may_grow(tmp_path: Path) -> None:
         ({"tasks": {"RTE": {"data": "3", "options": {"a": 1}}}}, "tasks RTE data: 1 then, 3 now"),
         ({"tasks": {"RTE": {"data": "1", "options": {"a": 1, "b": 2}}}}, "options b: None then, 2 now"),
         ({"pretraining": {"lr": 2.0}}, "pretraining lr: 1.0 then, 2.0 now"),
-        ({"rows": {"maelm": ["--y"]}}, "rows maelm"),
-        ({"texts": ["b"]}, "texts: None then, ..b.. now"),
+        ({"models": {"maelm": ["--y"]}}, "models maelm"),
+        ({"precision": "bf16"}, "precision: None then, bf16 now"),
     ],
 )
 def test_other_settings_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    with study_of(folder):
+    with sweep_of(folder):
         pass
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ValueError, match=f"holds a study with other settings .*{message}"):
-        study_of(folder, **change).__enter__()
+    with pytest.raises(ValueError, match=f"holds a sweep with other settings .*{message}"):
+        sweep_of(folder, **change).__enter__()
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_foreign_folder_and_one_in_use_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(ValueError, match="exists but is not the folder of a study"):
-        study_of(tmp_path).__enter__()
+    with pytest.raises(ValueError, match="exists but is not the folder of a sweep"):
+        sweep_of(tmp_path).__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     folder = tmp_path / "folder"
-    with study_of(folder), pytest.raises(ValueError, match="another study is writing to"):
-        study_of(folder).__enter__()
+    with sweep_of(folder), pytest.raises(ValueError, match="another sweep is writing to"):
+        sweep_of(folder).__enter__()
     # The lock is released at the end, even after a failure.
-    with pytest.raises(KeyError), study_of(folder):
+    with pytest.raises(KeyError), sweep_of(folder):
         raise KeyError
-    with study_of(folder):
+    with sweep_of(folder):
         pass
+
+
+def test_the_folder_of_an_earlier_version_is_named(tmp_path: Path) -> None:
+    (tmp_path / SETTINGS).write_text('{"rows": {}, "runs": {}}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"was written by fairseq_maelm 0\.2"):
+        sweep_of(tmp_path).__enter__()
 
 
 def test_data_fingerprints_tell_data_apart(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The plan of a sweep: parts of the grid, names of folders, and the checkpoints that are kept."""
+"""The runs of a sweep: parts of the grid, names of folders, and the checkpoints that are kept."""
 
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,11 @@ def test_options_for_all_runs_cannot_change_what_the_sweep_sets() -> None:
 def folder(tmp_path: Path) -> Path:
     """The folder of a sweep with three seeds of each of two models, and their checkpoints."""
     runs = {}
-    for (row, seed), score in zip([(row, seed) for row in "ab" for seed in "123"], (60, 62, 61, 50, 49, 50)):
-        name = f"runs/RTE/{row}/{seed}/run"
-        runs[name] = {"step": "fine-tuning", "task": "RTE", "row": row, "seed": seed}
+    for (model, seed), score in zip([(model, seed) for model in "ab" for seed in "123"], (60, 62, 61, 50, 49, 50)):
+        name = f"runs/RTE/{model}/{seed}/run"
+        runs[name] = {"task": "RTE", "model": model, "seed": seed}
         # The labels of a task are saved next to its checkpoints.
-        labels = tmp_path / f"runs/RTE/{row}/{seed}/checkpoints/label"
+        labels = tmp_path / f"runs/RTE/{model}/{seed}/checkpoints/label"
         labels.mkdir(parents=True)
         for checkpoint in ("best", "last"):
             (labels.parent / f"checkpoint_{checkpoint}.pt").touch()
@@ -83,8 +83,8 @@ def folder(tmp_path: Path) -> Path:
 
 def left(folder: Path, keep: str) -> list[str]:
     """Tidy, and return the existing checkpoints as model, seed and name."""
-    for row in "ab":
-        tidy(folder, keep, "RTE", row)
+    for model in "ab":
+        tidy(folder, keep, "RTE", model)
     return [f"{path.parts[-4]}{path.parts[-3]} {path.stem[11:]}" for path in sorted(folder.rglob("*.pt"))]
 
 

@@ -1,4 +1,4 @@
-"""The progress of a study: of the training that runs, and of all runs."""
+"""The progress of a sweep: of the training that runs, and of all runs."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_a_training_is_as_far_as_its_log_says(limits: str, expected: str, tmp_pa
     assert str(progress.training(log)) == expected
 
 
-def test_the_line_of_a_study_counts_the_run_that_is_going_on(
+def test_the_line_of_a_sweep_counts_the_run_that_is_going_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = write_log(tmp_path / "log", "{'max_update': 200}", report(100, 0.5))

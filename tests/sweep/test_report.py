@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.sweep.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, study_folder
+from fairseq_maelm.sweep.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, sweep_folder
 from fairseq_maelm.sweep.report import Cell, average, write_report
 from fairseq_maelm.sweep.tables import difference_of_medians, with_interval
 
@@ -26,7 +26,7 @@ def outcomes(results: dict[float, Sequence[Result]], task: str = "T", model: str
     found = []
     for lr, seeds in results.items():
         for seed, result in enumerate(seeds, 1):
-            axes = {"step": "fine-tuning", "task": task, "row": model, "setting": setting(lr), "seed": str(seed)}
+            axes = {"task": task, "model": model, "setting": setting(lr), "seed": str(seed)}
             marker = Path("runs", task, model, str(lr), f"seed_{seed}", "run.json")
             if isinstance(result, str):
                 found.append(Outcome(axes, marker, result, {"failed": result}))
@@ -113,7 +113,7 @@ def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[R
     }  # fmt: skip
     made = [each for (task, model), results in grid.items() for each in outcomes(results, task, model)]
     runs = {str(each.marker.with_suffix("")): each.axes for each in made}
-    with study_folder(folder, {"rows": {model: {} for _, model in grid}, "tasks": tasks, "runs": runs}):
+    with sweep_folder(folder, {"models": {model: {} for _, model in grid}, "tasks": tasks, "runs": runs}):
         for each in made:
             (folder / each.marker).parent.mkdir(parents=True)
             if each.state in REASONS:

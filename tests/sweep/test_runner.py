@@ -1,4 +1,4 @@
-"""The options of all studies that choose where programs run, and the messages about failed programs."""
+"""The options that choose where programs run, and the messages about failed programs."""
 
 import argparse
 from pathlib import Path
@@ -65,15 +65,3 @@ def test_what_failed_is_tried_again_when_it_is_asked_for(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="the same command runs it again"):
         runner._replace(retry_failed=True).do([bad])
     assert calls(tmp_path) == 2
-
-
-def test_what_an_attempt_may_have_left_is_removed_before_the_next(tmp_path: Path) -> None:
-    left = tmp_path / "left"
-    left.mkdir()
-    job = program(tmp_path, "job", f"import os; print(int(os.path.exists({str(left)!r})))")
-    job.clears = [left, tmp_path / "never there"]
-    runner = Runner([""], 0, None, retry_failed=False, dry_run=True)
-    runner.do([job])
-    assert left.exists(), "a dry run does nothing"
-    runner._replace(dry_run=False).do([job])
-    assert not left.exists() and job.log.read_text().endswith("0\n")

@@ -1,17 +1,13 @@
 """Start fairseq's commands and ours without importing torch and fairseq each time.
 
-The imports take six seconds on one core, which can be longer than fine-tuning on a small task. The standard library's
-fork server imports the libraries once. Each run is forked from it in 0.05 s, as a separate process with its own
-arguments, environment, working folder, log and process group. Only imports are shared.
-
-A script that starts runs must guard its main code by ``if __name__ == "__main__"``, since the fork server imports the
-script.
+The imports take six seconds on one core, longer than most of the tests' runs. The standard library's fork server
+imports the libraries once. Each run is forked from it in 0.05 s, as a separate process with its own arguments,
+environment, working folder, log and process group. Only imports are shared.
 """
 
 import atexit
 import contextlib
 import ctypes
-import fcntl
 import importlib
 import multiprocessing
 import os
@@ -38,7 +34,7 @@ def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folde
     Args:
         words: command line. One of COMMANDS runs in a fork of the server; any other program is started as usual.
         environment: all environment variables.
-        log: file to which the output is appended; it is locked while the run lasts.
+        log: file to which the output is appended.
         folder: working folder, by default the current one.
     """
     context = multiprocessing.get_context("forkserver")
@@ -91,7 +87,6 @@ def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -
     os.setsid()
     _end_with_parent()
     with open(log, "ab") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
     os.chdir(folder)
