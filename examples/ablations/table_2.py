@@ -1,35 +1,29 @@
 #!/usr/bin/env python3
-"""Write the table of a study with the paper's numbers; it can be made again from the folder.
+"""Write the tables of a study with the paper's numbers: Table 2 and Figure 4.
 
-python examples/ablations/table.py OUTPUT
+python examples/ablations/table_2.py OUTPUT writes the table of a study again.
 """
 
 import csv
-import logging
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-# What the studies share.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+# The package is found next to the examples if it is not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import yaml
-from study import words_of
+from variants import ROWS
 
 from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.sweep.folder import read_settings
 from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.tables import markdown_table
 
-_ANSWERS = ("exact", "answer_f1")
-PLACES = {"fine-tuning": lambda places: words_of(places["plan"]["fine-tuning"])}
-# Row -> group and setting in the paper, its GLUE average, the share of masks that stay, and the row that is the same.
-ROWS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "plan.yaml").read_text(encoding="utf-8"))[
-    "rows"
-]
+# Metrics of answers to questions, which are not in an average over tasks of sentences.
+ANSWERS = ("exact", "answer_f1")
 
 
 class Task(NamedTuple):
@@ -78,15 +72,15 @@ class Result(NamedTuple):
 def collect(folder: Path) -> list[Result]:
     """Read what a study's folder holds."""
     settings = read_settings(folder)
-    seeds = dict.fromkeys(axes["seed"] for axes in settings["runs"].values() if axes["step"] == "fine-tuning")
+    seeds = dict.fromkeys(axes["seed"] for axes in settings["runs"].values() if "seed" in axes)
     found = []
-    for name in (name for name in ROWS if name in settings["rows"]):
+    for name in (name for name in ROWS if name in settings["models"]):
         tasks = {}
         for task, own in settings["tasks"].items():
             paths = [folder / "runs" / name / task / f"seed_{seed}.json" for seed in seeds]
             markers = [marker for path in paths if (marker := read_json(path)) is not None]
             scores = [float(marker["score"]) for marker in markers if "failed" not in marker]
-            tasks[task] = Task(scores, len(markers) - len(scores), len(paths), own.get("metric") in _ANSWERS)
+            tasks[task] = Task(scores, len(markers) - len(scores), len(paths), own["metric"] in ANSWERS)
         pretraining = read_json(folder / "runs" / name / "pretraining.json")
         state = "not finished" if pretraining is None else f"failed: {pretraining.get('failed', '')}"
         state = "" if pretraining is not None and "failed" not in pretraining else state
@@ -113,12 +107,10 @@ def main_table(results: Sequence[Result]) -> str:
     lines = []
     for result in results:
         row = ROWS[result.name]
-        paper = row.get("paper")
         lines.append(
             [
-                *(row["group"], row["setting"], result.name),
-                *(_number(paper), difference(paper, ROWS["maelm"]["paper"]), *map(str, result.tasks.values())),
-                *(_number(result.average), difference(result.average, reference)),
+                *(row.group, row.setting, result.name, _number(row.paper), difference(row.paper, ROWS["maelm"].paper)),
+                *(*map(str, result.tasks.values()), _number(result.average), difference(result.average, reference)),
                 *(_number(result.loss, ".3f"), _number(result.speed, ".2f"), result.state),
             ]
         )
@@ -132,10 +124,10 @@ def transition(results: Sequence[Result]) -> list[Result]:
     """
     by_name = {result.name: result for result in results}
     for name, row in ROWS.items():
-        if row.get("same-as") in by_name and name not in by_name:
-            by_name[name] = by_name[row["same-as"]]._replace(name=name)
-    series = [result for name, result in by_name.items() if "delta" in ROWS[name]]
-    return sorted(series, key=lambda result: ROWS[result.name]["delta"])
+        if row.same_as in by_name and name not in by_name:
+            by_name[name] = by_name[row.same_as]._replace(name=name)
+    # In the order of ROWS, which is that of delta.
+    return [by_name[name] for name, row in ROWS.items() if name in by_name and row.delta is not None]
 
 
 def transition_table(series: Sequence[Result]) -> str:
@@ -143,7 +135,7 @@ def transition_table(series: Sequence[Result]) -> str:
     lines = []
     for result in series:
         measured = [*map(str, result.tasks.values()), _number(result.average), _number(result.loss, ".3f")]
-        lines.append([f"{ROWS[result.name]['delta']:g}", _number(ROWS[result.name].get("paper")), *measured])
+        lines.append([f"{ROWS[result.name].delta:g}", _number(ROWS[result.name].paper), *measured])
     return markdown_table(["delta", "paper: GLUE", *series[0].tasks, "average", "bits"], lines)
 
 
@@ -159,7 +151,7 @@ def draw_transition(series: Sequence[Result], path: Path) -> None:
     pyplot = import_pyplot()
     figure, axes = pyplot.subplots(1, len(curves), figsize=(4.5 * len(curves), 3.6), squeeze=False)
     for axis, (name, scores) in zip(axes[0], curves.items()):
-        points = [(ROWS[result.name]["delta"], score) for result, score in zip(series, scores) if score is not None]
+        points = [(ROWS[result.name].delta, score) for result, score in zip(series, scores) if score is not None]
         axis.plot(*zip(*points), "o-")
         axis.set(xlabel="delta: share of masks that the encoder sees", ylabel=name)
         axis.grid(alpha=0.3)
@@ -177,7 +169,7 @@ def write_csv(path: Path, results: Sequence[Result]) -> None:
         writer.writerow([*names, *own])
         for result in results:
             row = ROWS[result.name]
-            line = [result.name, row["group"], row["setting"], row.get("delta"), row.get("paper"), result.average]
+            line = [result.name, row.group, row.setting, row.delta, row.paper, result.average]
             line += [result.loss, result.speed, result.state]
             for task in result.tasks.values():
                 ends = [min(task.scores), max(task.scores)] if task.scores else [None, None]
@@ -207,7 +199,5 @@ def write(folder: Path) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        raise SystemExit("usage: table.py OUTPUT")
-    # Importing fairseq enables the debugging messages of all libraries.
-    logging.getLogger().setLevel(logging.WARNING)
+        raise SystemExit("usage: table_2.py OUTPUT")
     sys.stdout.write(write(Path(sys.argv[1])))
