@@ -10,7 +10,7 @@ from typing import Any
 from plan import RANDOM, Plan
 from summary import LOSS, PRIMARY, best_random
 
-from fairseq_maelm.files.atomic import write_bytes
+from fairseq_maelm.files.atomic import write_bytes, write_json
 from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.sweep.tables import markdown_table, with_interval
 
@@ -25,7 +25,8 @@ Section = tuple[str, str, list[str], list[list[str]]]
 
 
 def write(plan: Plan, results: dict[str, Any], output: Path) -> None:
-    """Write results.md, page.html and the figures differences.png and curves.png."""
+    """Write results.json, results.md, page.html and the figures differences.png and curves.png."""
+    write_json(output / "results.json", results)
     parts = sections(plan, results)
     write_bytes(output / "results.md", markdown(results["title"], parts).encode())
     draw_curves(results, output / "curves.png")

@@ -2,18 +2,18 @@
 
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 # What the studies share.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import study
-import yaml
 
-from fairseq_maelm.training.options import Machine
-
+DEFAULT = Path(__file__).resolve().with_name("plan.yaml")
 # A row with the weights as they are drawn: one update at learning rate 0.
 RANDOM = "random weights"
 
@@ -38,8 +38,8 @@ class Pretraining(NamedTuple):
     @property
     def name(self) -> str:
         """Return the name of its folder."""
-        words = [self.budget, self.row, self.trial, "" if self.trial else f"seed {self.seed}"]
-        return ", ".join(word for word in words if word).replace(" ", "_").replace("%", "percent")
+        words = [self.budget, self.row, self.trial or f"seed {self.seed}"]
+        return ", ".join(words).replace(" ", "_").replace("%", "percent")
 
     def updates(self, vocabulary: int) -> int:
         """Return the updates that its operations allow."""
@@ -52,53 +52,61 @@ class Pretraining(NamedTuple):
 
 
 class Plan:
-    """The content of a file such as plan.yaml.
+    """The content of plan.yaml, with what another plan and a scale declare instead.
 
     Args:
-        path: of the file.
-        files: folder with the data of the tasks.
-        scale: of those that the file declares.
+        path: of the plan.
+        scale: of those that the plan declares.
+        wanted: budgets whose pretrainings are reported; None for all.
 
     Raises:
-        ValueError: there is no such scale, or a row or a budget names what the file does not declare.
+        ValueError: there is no such scale or budget, or a budget names what the plan does not declare.
     """
 
-    def __init__(self, path: Path, files: Path, scale: str = "cpu") -> None:
-        self.files = files
-        self.content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        scales = self.content.pop("scales")
+    def __init__(self, path: Path = DEFAULT, scale: str = "cpu", wanted: Sequence[str] | None = None) -> None:
+        content: dict[str, Any] = {}
+        for each in (DEFAULT, path):
+            content |= yaml.safe_load(each.read_text(encoding="utf-8"))
+        scales = content.pop("scales")
         if scale not in scales:
-            raise ValueError(f"{path} has no scale {scale}, only {', '.join(scales)}")
-        self.content |= scales[scale]
+            raise ValueError(f"{path} has no scale {scale}: give one of {', '.join(scales)}")
+        self.content = {**content, **scales[scale]}
         self.methods: dict[str, dict[str, Any]] = self.content["methods"]
-        self.rows: dict[str, dict[str, Any]] = self.content.get("rows", {})
-        self.budgets: dict[str, dict[str, Any]] = {str(name): own for name, own in self.content["budgets"].items()}
+        self.rows: dict[str, dict[str, Any]] = self.content["rows"]
+        self.budgets: dict[str, dict[str, Any]] = self.content["budgets"]
+        self.wanted = list(self.budgets) if wanted is None else wanted
         self.tasks: dict[str, dict[str, Any]] = self.content["tasks"]
-        self.choices: dict[str, dict[str, Any]] = self.content["choices"]["options"]
-        self.trial_budget = str(self.content["choices"]["budget"])
-        known = {**self.methods, **self.rows}
+        self.choices: dict[str, dict[str, Any]] = self.content["choices"]
+        for name in set(self.wanted) - set(self.budgets):
+            raise ValueError(f"{path} has no budget {name}: give one of {', '.join(self.budgets)}")
         for name, budget in self.budgets.items():
-            unknown = [row for row in budget.get("rows", []) if row not in known]
-            if unknown or budget["shape"] not in self.content["shapes"]:
-                raise ValueError(
-                    f"{path}: budget {name} names {', '.join(unknown) or budget['shape']}, which is not declared"
-                )
-        parts = {str(name): parts for name, parts in self.content.get("intermediate", {}).items()}
-        self.content["intermediate"], self.validations = parts, int(self.content["validations"])
-        if any(self.validations % number for number in parts.values()):
-            raise ValueError(f"{path}: intermediate must divide {self.validations}, the number of validations")
-        if self.trial_budget not in self.budgets:
-            raise ValueError(f"{path}: the budget of choices, {self.trial_budget}, is not declared")
+            unknown = [*({budget["shape"]} - {*self.content["shapes"]}), *({*budget.get("rows", ())} - {*self.rows})]
+            if unknown:
+                raise ValueError(f"{path}: budget {name} names {unknown[0]}: declare it in shapes or rows")
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the results; rows, budgets and tasks may be added to a study."""
+        names = ("words", "corpus", "common", "shapes", "methods", "choices", "fine-tuning")
+        own = self.content["fine-tuning-of"]
+        return {
+            "plan": {name: self.content[name] for name in names},
+            "models": {**self.rows, **self.budgets},
+            "tasks": {name: [task, own.get(name)] for name, task in self.tasks.items()},
+        }
 
     def method_of(self, row: str) -> str:
         """Return the method that a row belongs to; its choices are the row's too."""
         method: str = self.rows[row]["method"] if row in self.rows else row
         return method
 
+    def shape(self, run: Pretraining) -> str:
+        """Return the name of a pretraining's shape."""
+        name: str = self.budgets[run.budget]["shape"]
+        return name
+
     def options(self, row: str, budget: str, chosen: Mapping[str, str]) -> dict[str, Any]:
         """Return the options of a row at a budget with what was chosen: name of a choice -> name of its setting."""
-        shape = self.content["shapes"][self.budgets[budget]["shape"]]
-        options = {**self.content["common"], **shape}
+        options = {**self.content["common"], **self.content["shapes"][self.budgets[budget]["shape"]]}
         for choice, setting in chosen.items():
             options |= self.choices[choice][setting]
         return {**options, **self.methods[self.method_of(row)], **self.rows.get(row, {}).get("options", {})}
@@ -107,21 +115,32 @@ class Plan:
         """Yield a method's trials of one choice; choices not yet made take their first setting."""
         first = {name: next(iter(settings)) for name, settings in self.choices.items()}
         for setting in self.choices[choice]:
-            settings = {**first, **chosen, choice: setting}
-            options = self.options(method, self.trial_budget, settings)
-            yield Pretraining(method, self.trial_budget, 0, options, " ".join(settings.values()))
+            settings, budget = {**first, **chosen, choice: setting}, self.content["choice-budget"]
+            yield Pretraining(method, budget, 0, self.options(method, budget, settings), " ".join(settings.values()))
 
-    def pretrainings(
-        self, chosen: Mapping[str, Mapping[str, str]], budgets: Collection[str] | None = None
-    ) -> Iterator[Pretraining]:
+    def all_trials(self, chosen: Mapping[str, Mapping[str, str]]) -> list[Pretraining]:
+        """Return the trials of all choices: method -> name of a choice -> name of the setting that was chosen."""
+        names, trials = list(self.choices), {}
+        for place, choice in enumerate(names):
+            for method, own in chosen.items():
+                made = {name: own[name] for name in names[:place]}
+                trials.update((run.name, run) for run in self.trials(method, choice, made))
+        return list(trials.values())
+
+    def pretrainings(self, chosen: Mapping[str, Mapping[str, str]]) -> Iterator[Pretraining]:
         """Yield the pretrainings that are reported, small budgets first.
+
+        Random weights are listed at the largest budget of each shape.
 
         Args:
             chosen: method -> name of a choice -> name of its setting.
-            budgets: some of the plan's budgets; None for all. Random weights are listed at the largest one of each
-                shape.
+
+        Raises:
+            ValueError: nothing was chosen for a method.
         """
-        wanted = {name: own for name, own in self.budgets.items() if budgets is None or name in budgets}
+        if missing := [method for method in self.methods if method not in chosen]:
+            raise ValueError(f"the records lack the settings of {missing[0]}: run the stage choose first")
+        wanted = {name: own for name, own in self.budgets.items() if name in self.wanted}
         largest = {budget["shape"]: name for name, budget in wanted.items()}
         for name, budget in wanted.items():
             for seed in range(1, budget["seeds"] + 1):
@@ -135,37 +154,32 @@ class Plan:
 
     def tasks_of(self, budget: str) -> dict[str, int]:
         """Return the tasks of a budget -> fine-tunings of each pretrained model."""
-        repeats = self.budgets[budget]["repeats"]
-        return {name: max(repeats, own.get("repeats", 1)) for name, own in self._wanted(self.tasks, budget).items()}
+        own = self.budgets[budget]
+        wanted = {"all": self.tasks, "small": self.content["small-tasks"]}.get(own["tasks"], ())
+        return {name: max(own["repeats"], self.tasks[name].get("repeats", 1)) for name in wanted}
 
-    def measurements(self, run: Pretraining) -> dict[str, dict[str, Any]]:
-        """Return the measurements of a pretraining, by the names of their folders."""
-        wanted = self._wanted(self.content["measurements"], run.budget)
-        return {folder_name(name): {"command": own["command"], "own": own} for name, own in wanted.items()}
+    def evaluations(self, run: Pretraining, vocabulary: int) -> dict[str, dict[str, Any]]:
+        """Return the measurements and fine-tunings of a pretraining, by the names of their folders.
 
-    def fine_tunings(self, run: Pretraining, vocabulary: int) -> dict[str, dict[str, Any]]:
-        """Return the fine-tunings of a pretraining, also of checkpoints inside it, by the names of their folders."""
+        Returns:
+            Folder -> the plan's declaration of a measurement with its "name"; or the "task" of a fine-tuning, "updates"
+            of the checkpoint (None for the last one) and "options" of `maelm finetune`.
+        """
+        found = self.measurements(run.budget)
         wanted = [("", None, task, seed) for task, count in self.tasks_of(run.budget).items() for seed in range(count)]
-        parts = self.updates_at(run, vocabulary).items()
         primary = [name for name in self.content["primary"] if name in self.tasks]
-        wanted += [(f"{part}/", updates, task, 0) for part, updates in parts for task in primary]
-        return {
-            f"{part}{folder_name(task)}/seed_{seed + 1}": {
-                "tuned": task,
-                "updates": updates,
-                "own": {**self.content["fine-tuning"], **self.tasks[task].get("fine-tuning", {}), "seed": seed + 1},
-            }
-            for part, updates, task, seed in wanted
-        }
+        for part, updates in self.updates_at(run, vocabulary).items():
+            wanted += [(f"{part}/", updates, task, 0) for task in primary]
+        for part, updates, task, seed in wanted:
+            own = {**self.content["fine-tuning"], **self.content["fine-tuning-of"].get(task, {}), "seed": seed + 1}
+            name = f"{part}{folder_name(task)}/seed_{seed + 1}"
+            found[name] = {"task": task, "updates": updates, "options": own}
+        return found
 
-    def shape(self, run: Pretraining) -> str:
-        """Return the name of a pretraining's shape."""
-        name: str = self.budgets[run.budget]["shape"]
-        return name
-
-    def _wanted(self, declared: dict[str, dict[str, Any]], budget: str) -> dict[str, dict[str, Any]]:
-        wanted = self.budgets[budget]["tasks"]
-        return {name: own for name, own in declared.items() if wanted in ("all", *own.get("sets", []))}
+    def measurements(self, budget: str) -> dict[str, dict[str, Any]]:
+        """Return the measurements of a budget's pretrainings, by the names of their folders."""
+        declared = {} if self.budgets[budget]["tasks"] == "none" else self.content["measurements"]
+        return {folder_name(name): {"name": name, **own} for name, own in declared.items()}
 
     def updates_at(self, run: Pretraining, vocabulary: int) -> dict[str, int]:
         """Return the intermediate checkpoints that are evaluated, by name, and their numbers of updates.
@@ -175,20 +189,12 @@ class Plan:
         parts = self.content["intermediate"].get(run.budget, 1)
         if run.row not in self.methods or run.trial:
             return {}
-        each = self.validations // parts * self._interval(run.updates(vocabulary))
+        each = self.content["validations"] // parts * self.interval(run.updates(vocabulary))
         return {f"part_{part}": part * each for part in range(1, parts)}
 
-    def _interval(self, updates: int) -> int:
+    def interval(self, updates: int) -> int:
         """Return the updates between two validations."""
-        return max(1, math.ceil(updates / self.validations))
-
-    def command(self, run: Pretraining, vocabulary: int, machine: Machine, data: Path, save_dir: Path) -> list[str]:
-        """Return the command of a pretraining; it is validated at places of equal distance."""
-        updates, decays = run.updates(vocabulary), run.row != RANDOM
-        own = study.run_options(run.options, updates, self._interval(updates), machine, run.seed, decays)
-        kept = self.updates_at(run, vocabulary).get("part_1")
-        own |= {"max-tokens-valid": 8192, "keep-interval-updates-pattern": kept}
-        return study.pretraining(data, save_dir, own)
+        return max(1, math.ceil(updates / self.content["validations"]))
 
 
 def folder_name(name: str) -> str:

@@ -2,8 +2,7 @@
 
 import base64
 import json
-from collections.abc import Collection, Iterable
-from fnmatch import fnmatch
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import numpy as np
 import study
 from plan import Pretraining, folder_name
 
-from fairseq_maelm.files.atomic import parse_json, write_bytes
-from fairseq_maelm.sweep.jobs import is_finished, read_json
+from fairseq_maelm.files.atomic import parse_json, read_json, write_bytes
+from fairseq_maelm.sweep.jobs import is_finished
 from fairseq_maelm.sweep.log import training_seconds
 
 PRETRAINING = "pretraining"
@@ -22,7 +21,8 @@ class Records:
     """A file with a JSON object for each pretraining, which can be kept and taken to another machine.
 
     Args:
-        path: of the records; the line named "study" has facts about the whole study.
+        path: of the records; the line named "study" has facts about the whole study: "vocabulary" and "tokens" of the
+            text, and the "chosen" settings, as far as they are known.
         runs: folder of the programs, with a folder for each pretraining.
     """
 
@@ -37,6 +37,17 @@ class Records:
     def study(self) -> dict[str, Any]:
         """Return "vocabulary" and "tokens" of the text, and the "chosen" settings, as far as they are known."""
         return self._all().get("study", {})
+
+    def about(self, fact: str, stage: str) -> Any:
+        """Return a fact about the whole study, which a stage finds out.
+
+        Raises:
+            ValueError: it is not known yet.
+        """
+        known = self.study()
+        if fact not in known:
+            raise ValueError(f"{self.path} lacks {fact}: run the stage {stage} first")
+        return known[fact]
 
     def add_to_study(self, **facts: Any) -> None:
         """Keep facts about the whole study.
@@ -64,13 +75,14 @@ class Records:
         results: dict[str, Any] = record["results"]
         return results
 
-    def update(self, run: Pretraining) -> None:
-        """Take over what programs of a pretraining have written since the last time."""
+    def update(self, run: Pretraining) -> dict[str, Any]:
+        """Return the results of a pretraining, with what its programs have written since the last time."""
         earlier = self.read(run)
         found = self._found(run, earlier)
         if found:
             own = {"row": run.row, "budget": run.budget, "seed": run.seed, "trial": run.trial, "options": run.options}
             self._write(run.name, {**own, "results": {**earlier, **found}})
+        return {**earlier, **found}
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         records = {**self._all(), name: content}
@@ -85,10 +97,15 @@ class Records:
         return {name: read_json(path) for name, path in own.items() if PRETRAINING in own and name not in earlier}
 
 
-def course(log: Path) -> dict[str, Any]:
-    """Return the course of a pretraining: loss on held-out text by the number of updates, and seconds in training."""
+def pretrained(log: Path) -> dict[str, Any]:
+    """Return the result of a pretraining: its last loss on held-out text, all of them by updates, and its seconds."""
     losses = {str(updates): loss for updates, loss in study.losses(log).items()}
-    return {"losses": losses, "seconds": training_seconds(log)}
+    return {**study.last_loss(log), "losses": losses, "seconds": training_seconds(log)}
+
+
+def predicted(log: Path, predictions: Path, labels: Path | None) -> dict[str, Any]:
+    """Return the scores of a fine-tuned model and, with a file of labels, which of them are predicted."""
+    return {**study.last_json(log), **({"correct": correct(predictions, labels)} if labels else {})}
 
 
 def correct(predictions: Path, labels: Path) -> str:
@@ -107,33 +124,41 @@ def correct_examples(text: str) -> np.ndarray:
     return np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=int(count)).astype(float)
 
 
-def numbers(own: dict[str, Any], content: Any) -> dict[str, float]:
-    """Take the numbers that a measurement declares from what its command wrote."""
-    scale = own.get("scale", 1)
-    found = {label: scale * float(value_at(content, path)) for label, path in own.get("values", {}).items()}
-    for label, wanted in own.get("rows", {}).items():
-        rows = value_at(content, own["list"])
-        last = max(row["layer"] for row in rows if row["layer"] is not None)
-        chosen = [row[own["number"]] for row in rows if _matches(row, wanted, last)]
-        if not chosen:
-            raise ValueError(f"no row of the results matches {label}: {wanted}")
-        found[label] = scale * float(np.mean(chosen))
-    return found
+def last_layer(rows: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    """Return the row of the last layer that has these entries.
+
+    Raises:
+        ValueError: there is no such row.
+    """
+    found = [row for row in rows if row["layer"] is not None and wanted.items() <= row.items()]
+    if not found:
+        raise ValueError(f"no row of the results has {wanted}")
+    return max(found, key=lambda row: row["layer"])
 
 
-def _matches(row: dict[str, Any], wanted: dict[str, Any], last: int) -> bool:
-    wanted = {**wanted, "layer": last} if wanted.get("layer") == -1 else wanted
-    return all(
-        fnmatch(row.get(name) or "", value) if isinstance(value, str) else row.get(name) == value
-        for name, value in wanted.items()
-    )
+def measured(own: Mapping[str, Any], log: Path, output: Path, prepared: Mapping[str, Path]) -> dict[str, float]:
+    """Return the numbers of a measurement: effective ranks, or percent.
 
-
-def value_at(content: Any, path: str) -> Any:
-    """Return what is at a path of names and places with dots between them."""
-    for name in path.split("."):
-        content = content[int(name) if isinstance(content, list) else name]
-    return content
+    Args:
+        own: its declaration in the plan.
+        log: output of its command.
+        output: folder of its command.
+        prepared: tasks of probes -> prepared folders.
+    """
+    if own["command"] == "score":
+        return {own["name"]: 100 * float(study.last_json(log)["overall"]["sum"])}
+    results = parse_json((output / "results.json").read_bytes(), output / "results.json")
+    if own["command"] == "probe":
+        rows = results["models"][0]["rows"]
+        found = {f"frozen {task}": last_layer(rows, set=path.name, pooling="mean") for task, path in prepared.items()}
+        found |= {"frozen UD tags": last_layer(rows, set="tagging")} if own["treebank"] else {}
+        return {name: 100 * float(row["value"]) for name, row in found.items()}
+    whole = last_layer(results[0]["ranks"], condition="whole", token_set="real")
+    masked = last_layer(results[0]["ranks"], condition="masked", token_set="all")
+    return {
+        "rank without masks": float(whole["effective_rank"]),
+        "rank of all tokens, with masks": float(masked["effective_rank"]),
+    }
 
 
 def fine_tunings(results: Iterable[str], task: str) -> list[str]:

@@ -13,13 +13,12 @@ from fairseq_maelm.sweep.tables import mean_and_interval
 LOSS, PRIMARY = "loss", "primary"
 
 
-def collect(plan: Plan, runs: Sequence[Pretraining], trials: Sequence[Pretraining], records: Records) -> dict[str, Any]:
+def collect(plan: Plan, runs: Sequence[Pretraining], records: Records) -> dict[str, Any]:
     """Return all numbers of the page; programs that are not finished are left out."""
     about = records.study()
     rows = [row for run in runs if (row := _row(plan, run, records, about["vocabulary"])) is not None]
-    tried = [
-        {"method": run.name, "loss": results[PRETRAINING]["loss"]} for run in trials if (results := records.read(run))
-    ]
+    trials = [(run.name, records.read(run)) for run in plan.all_trials(about["chosen"])]
+    tried = [{"method": name, "loss": own[PRETRAINING]["loss"]} for name, own in trials if own]
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for budget, name in dict.fromkeys((row["budget"], row["row"]) for row in rows):
         own = [row["measures"] for row in rows if (row["budget"], row["row"]) == (budget, name)]
@@ -45,7 +44,7 @@ def _row(plan: Plan, run: Pretraining, records: Records, vocabulary: int) -> dic
         return None
     own, updates, tokens = results[PRETRAINING], run.updates(vocabulary), run.options["max-tokens"]
     scores = _task_scores(plan, run, results)
-    for name in plan.measurements(run):
+    for name in plan.measurements(run.budget):
         scores |= results.get(name, {})
     return {
         "name": run.name,
