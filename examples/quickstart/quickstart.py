@@ -10,7 +10,6 @@ from statistics import mean
 from typing import Any
 
 import texts
-import yaml
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -20,10 +19,9 @@ from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
 from fairseq_maelm.options import CommandParser, number
-from fairseq_maelm.sweep.folder import study_folder
-from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.folder import sweep_folder
+from fairseq_maelm.sweep.jobs import Job, read_json
 from fairseq_maelm.sweep.log import log_records, training_seconds
-from fairseq_maelm.sweep.plan import Places, Steps
 from fairseq_maelm.sweep.runner import Runner, sitting
 from fairseq_maelm.sweep.tables import markdown_table
 from fairseq_maelm.training.options import USER_DIR, Machine, words_of
@@ -49,35 +47,64 @@ Curve = list[tuple[int, float]]
 
 
 class Quickstart:
-    """Functions of the plan's steps, for one run with all output in one folder."""
+    """The programs of one run, with all output in one folder; finished ones are skipped."""
 
     def __init__(self, folder: Path, files: Sequence[Path], updates: int, fine_tuning_updates: int, seeds: int) -> None:
-        self.folder, self.files = folder, files
-        known = {
-            "output": folder, "here": HERE, "files": list(files), "precision": PRECISION, "updates": updates,
-            "interval": max(1, updates // 8), "fine-tuning-updates": fine_tuning_updates,
-            "warm-up": max(1, fine_tuning_updates // 10), "validation": max(1, fine_tuning_updates // 6),
-            "machine": words_of(Machine(0, PRECISION).options()), "user-dir": ["--user-dir", str(USER_DIR)],
-            "seeds": " ".join(str(seed + 1) for seed in range(seeds)),
-        }  # fmt: skip
-        content = yaml.safe_load((HERE / "plan.yaml").read_text(encoding="utf-8"))
-        self.steps = Steps(content, {"quickstart": {}}, {}, known, [self])
+        self.folder, self.files, self.updates = folder, files, updates
+        self.fine_tuning_updates, self.seeds = fine_tuning_updates, seeds
 
-    @property
-    def PLACES(self) -> dict[str, Any]:
-        """Return the places that are known when their programs start."""
-        size = self.folder / "text" / "train.txt"
-        return {
-            "pieces": lambda places: 2000 if size.stat().st_size >= 200_000 else 500,
-            "sentences": lambda places: self._sentences(),
-        }
-
-    def do(self) -> None:
-        """Run all steps that are not finished yet; fine-tunings only if there is a task."""
-        runner = Runner([""], 0, None, retry_failed=True, dry_run=False)
-        runner.do(self.steps.jobs("text", "data", "start", "pretraining", "masks"))
+    def run(self) -> None:
+        """Run all programs, one after another; fine-tunings two at a time, and only if there is a task."""
+        text = ["python", str(HERE / "texts.py"), str(self.folder / "text"), *map(str, self.files)]
+        self._do(self._job("text", text, last_json))
+        self._do(self._job("data", self._preparation(), self.make_task, resumes=True))
+        # At learning rate 0 the weights stay as the seed draws them.
+        self._do(self._pretraining("random", 20, 20, "lr=0"))
+        self._do(self._pretraining("pretrained", self.updates, max(1, self.updates // 8)))
+        fill = ["maelm", "fill", *self._sentences(), "--checkpoint", str(self.checkpoint("pretrained"))]
+        self._do(self._job("masks", [*fill, "--top", "4", "--json"], filled))
         if read_results(self.folder)["data"]["words"]:
-            runner._replace(slots=["", ""]).do(self.steps.jobs("fine-tuning"))
+            seeds = range(1, self.seeds + 1)
+            self._do(*(self._fine_tuning(start, seed) for start in STARTS for seed in seeds), side_by_side=2)
+
+    def _do(self, *jobs: Job, side_by_side: int = 1) -> None:
+        Runner([""] * side_by_side, 0, None, retry_failed=True, dry_run=False).do(jobs)
+
+    def _job(self, name: str, words: list[str], result: Callable[[Path], dict[str, Any]], resumes: bool = False) -> Job:
+        return Job(name.replace("_", " "), self.folder / "logs" / f"{name}.json", words, result, resumes)
+
+    def checkpoint(self, start: str) -> Path:
+        """Return the last checkpoint of a pretraining."""
+        return self.folder / start / "checkpoint_last.pt"
+
+    def _preparation(self) -> list[str]:
+        train, valid = (str(self.folder / "text" / f"{split}.txt") for split in ("train", "valid"))
+        # Pieces that the text can give and that five minutes of training see often enough to learn.
+        pieces = 2000 if Path(train).stat().st_size >= 200_000 else 500
+        words = ["maelm", "prepare", "corpus", train, "--valid", valid, "--output", str(self.folder / "data")]
+        return [*words, "--vocabulary-size", str(pieces)]
+
+    def _pretraining(self, name: str, updates: int, interval: int, *more: str) -> Job:
+        words = ["maelm", "pretrain", str(self.folder / "data"), "--gpus", "0", "--recipe", str(HERE / "recipe.yaml")]
+        words += ["--precision", PRECISION, "--verbose", "--output", str(self.folder / name)]
+        words += ["--set", f"max-update={updates}", f"save-interval-updates={interval}", *more]
+        return self._job(name, words, scores, resumes=True)
+
+    def _fine_tuning(self, start: str, seed: int) -> Job:
+        task, updates = self.folder / "task", self.fine_tuning_updates
+        options = {
+            "task": "maelm_prompt", "criterion": "maelm_prompt", "arch": "maelm", "dropout": 0.1,
+            "attention-dropout": 0.1, "optimizer": "fused_adamw", "adam-betas": "(0.9,0.98)", "adam-eps": "1e-6",
+            "weight-decay": 0.01, "lr": 0.001, "lr-scheduler": "polynomial_decay", "clip-norm": 1.0, "batch-size": 32,
+            "log-interval": 10, "log-format": "json", **Machine(0, PRECISION).options(),
+            "prompt": task / "prompt.json", "examples": task, "max-update": updates, "total-num-update": updates,
+            "warmup-updates": max(1, updates // 10), "validate-interval-updates": max(1, updates // 6),
+            "validate-interval": 1_000_000, "finetune-from-model": self.checkpoint(start), "seed": seed,
+            # fairseq would still make its default folder, and start from a checkpoint that is there.
+            "no-save": True, "save-dir": task,
+        }  # fmt: skip
+        words = ["fairseq-train", str(self.folder / "data"), "--user-dir", str(USER_DIR), *words_of(options)]
+        return self._job(f"fine_tuning_{start}_{seed}", words, test_accuracy, resumes=True)
 
     def _sentences(self) -> list[str]:
         """Return sentences with masks, of the user's text as many words as the model has positions for."""
@@ -89,12 +116,7 @@ class Quickstart:
             self.folder / "text" / "valid.txt", lambda own: len(hub.encode(own)) <= positions
         )
 
-    def last_json(self, places: Places, log: Path) -> dict[str, Any]:
-        """Return what a program wrote."""
-        found: dict[str, Any] = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
-        return found
-
-    def make_task(self, places: Places, log: Path) -> dict[str, Any]:
+    def make_task(self, log: Path) -> dict[str, Any]:
         """Make the task from prepared text; return numbers of tokens, the task's words, and what counting reaches."""
         counts = json.loads((self.folder / "data" / "manifest.json").read_text(encoding="utf-8"))["counts"]
         results = {"tokens": {split: own["tokens"] for split, own in counts.items()}, "words": [], "counting": {}}
@@ -106,20 +128,32 @@ class Quickstart:
             results["counting"] = counted
         return results
 
-    def scores(self, places: Places, log: Path) -> dict[str, Any]:
-        """Return the scores on held-out text at the end of a pretraining, and the minutes that it took."""
-        found = [numbers for _, numbers in log_records(log, ["valid"])][-1]
-        minutes = training_seconds(log) / 60
-        return {"accuracy": found["valid_accuracy"], "perplexity": found["valid_ppl"], "minutes": minutes}
 
-    def filled(self, places: Places, log: Path) -> dict[str, Any]:
-        """Return the sentences with the candidates for their masks."""
-        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
-        return {"filled": lines}
+def last_json(log: Path) -> dict[str, Any]:
+    """Return what a program wrote."""
+    found: dict[str, Any] = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+    return found
 
-    def test_accuracy(self, places: Places, log: Path) -> dict[str, Any]:
-        """Return the accuracy after the last update of a fine-tuning."""
-        return {"accuracy": curve(log, *TEST)[-1][1]}
+
+def scores(log: Path) -> dict[str, Any]:
+    """Return the scores on held-out text at the end of a pretraining, and the minutes that it took."""
+    found = [numbers for _, numbers in log_records(log, ["valid"])][-1]
+    return {
+        "accuracy": found["valid_accuracy"],
+        "perplexity": found["valid_ppl"],
+        "minutes": training_seconds(log) / 60,
+    }
+
+
+def filled(log: Path) -> dict[str, Any]:
+    """Return the sentences with the candidates for their masks."""
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    return {"filled": lines}
+
+
+def test_accuracy(log: Path) -> dict[str, Any]:
+    """Return the accuracy after the last update of a fine-tuning."""
+    return {"accuracy": curve(log, *TEST)[-1][1]}
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -267,11 +301,10 @@ def main(arguments: Sequence[str]) -> None:
     own = {"updates": args.updates, "fine_tuning_updates": args.fine_tuning_updates}
     with sitting("quickstart"):
         read = [[str(path), path.stat().st_size] for path in files]
-        # Not "seeds", which a study may change later: here all fine-tunings are one step.
+        # Not "seeds", which a later sweep may change.
         settings = {**own, "fine_tunings": args.seeds, "precision": PRECISION, "texts": read}
-        with study_folder(output, settings):
-            quickstart = Quickstart(output, files, **own, seeds=args.seeds)
-            quickstart.do()
+        with sweep_folder(output, settings):
+            Quickstart(output, files, **own, seeds=args.seeds).run()
             print(f"\n{write_summary(output)}")
 
 

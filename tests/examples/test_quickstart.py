@@ -137,7 +137,7 @@ def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     quickstart.main(run[2:])
     said = capsys.readouterr().err
-    assert "5 of 5 runs done earlier" in said and "2 of 2 runs done earlier" in said
+    assert said.count("1 of 1 runs done earlier") == 5 and "2 of 2 runs done earlier" in said
     assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8")) == written
     with pytest.raises(SystemExit, match=r"other settings \(fine_tunings: 1 then, 2 now\)"):
         quickstart.main([*run[2:], "--seeds", "2"])
