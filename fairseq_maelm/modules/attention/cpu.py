@@ -91,10 +91,12 @@ def _together(query: Tensor, key: Tensor) -> tuple[int, int]:
 
 
 class _WeightBuffers:
-    """Reusable buffers for attention weights and equally large results."""
+    """Reusable buffers for the attention weights of a group of sequences, and for equally large results."""
 
-    def __init__(self, example: Tensor, size: int, number: int) -> None:
-        self._buffers = [example.new_empty(size) for _ in range(number)]
+    def __init__(self, query: Tensor, key: Tensor, number: int) -> None:
+        sequences, heads = _together(query, key)
+        size = sequences * heads * query.shape[2] * key.shape[2]
+        self._buffers = [query.new_empty(size) for _ in range(number)]
 
     def of_shape(self, shape: tuple[int, ...]) -> list[Tensor]:
         """Return uninitialized tensors of a shape that use the buffers' memory."""
@@ -114,8 +116,8 @@ class _SequenceGroup:
         key: Tensor,
         value: Tensor,
         bias: Tensor | None,
-        decisions: Tensor | None = None,
-        grid: DropoutGrid | None = None,
+        decisions: Tensor | None,
+        grid: DropoutGrid | None,
     ) -> None:
         self.inputs = query, key, value
         self.bias, self.decisions, self.grid = bias, decisions, grid
@@ -198,12 +200,6 @@ def _part_of_bias(bias: Tensor, part: _Part) -> Tensor:
     return bias if bias.shape[1] == 1 else bias[:, heads]
 
 
-def _buffers(query: Tensor, key: Tensor, number: int) -> _WeightBuffers:
-    """Allocate buffers for the groups of a batch."""
-    sequences, heads = _together(query, key)
-    return _WeightBuffers(query, sequences * heads * query.shape[2] * key.shape[2], number)
-
-
 def _for_products(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return contiguous tensors in half precision: there, oneDNN would copy others slowly in every product."""
     return tuple(each.contiguous() if each.dtype.itemsize == 2 else each for each in tensors)
@@ -239,7 +235,7 @@ class _Attention(torch.autograd.Function):
             ctx.save_for_backward(query, key, value, decisions)
             # Stored as [B, Q, H, d_h], because the next matrix product reads all heads of a position.
             output = query.new_empty(*query.transpose(1, 2).shape[:3], value.shape[-1]).transpose(1, 2)
-            buffers = _buffers(query, key, 2)
+            buffers = _WeightBuffers(query, key, 2)
             for part, group in _groups(_for_products(query, key, value), bias.values, decisions, ctx.grid):
                 output[part] = group.attend(buffers)
             return output
@@ -252,7 +248,7 @@ class _Attention(torch.autograd.Function):
         gradients = _gradient_buffers(query, key, value)
         wants_bias = ctx.bias.gradient_sum is not None and ctx.needs_input_grad[3]
         of_bias = ctx.bias.gradient_sum.buffer() if wants_bias else None
-        buffers = _buffers(query, key, 2 if decisions is None else 4)
+        buffers = _WeightBuffers(query, key, 2 if decisions is None else 4)
         query, key, value, gradient = _for_products(query, key, value, gradient)
         for part, group in _groups((query, key, value), ctx.bias.values, decisions, ctx.grid):
             sums = None if of_bias is None else _part_of_bias(of_bias, part)

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerConfig, MultiHeadAttention
-from fairseq_maelm.modules.attention.packed_qkv import split_packed
-from fairseq_maelm.modules.attention.rotary import split_rotated
 from fairseq_maelm.modules.output_positions import OutputPositions
 
 # Keys and values <float>[B, H, S, d_h] of a layer.
@@ -19,7 +17,7 @@ KeysValues = tuple[Tensor, Tensor]
 class CrossAttention(MultiHeadAttention):
     """Multi-head attention to keys and values that ``keys_and_values`` computes for all layers at once."""
 
-    def __init__(self, config: LayerConfig, number: int = 0) -> None:
+    def __init__(self, config: LayerConfig, number: int) -> None:
         super().__init__(config, number)
         self.q_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
         # The rows of the keys come first, then those of the values.
@@ -50,11 +48,7 @@ def keys_and_values(layers: Sequence[CrossAttention], memory: Tensor, bias: Atte
     weight = _joined([layer.kv_proj.weight for layer in layers])
     offset = None if first.kv_proj.bias is None else _joined([layer.kv_proj.bias for layer in layers])
     packed = F.linear(memory, weight, offset).unflatten(-1, (2 * len(layers), first.num_heads, -1))
-    if first.rotary_base is None:
-        parts = split_packed(packed)
-    else:
-        assert bias is not None, "rotary attention needs positions"
-        parts = split_rotated(packed, bias.rotations[first.rotary_base], values=len(layers))
+    parts = first.split(packed, bias, values=len(layers))
     return list(zip(parts[: len(layers)], parts[len(layers) :]))
 
 

@@ -9,7 +9,7 @@ from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.local import attend_local
 from fairseq_maelm.modules.attention.packed_qkv import split_packed
-from fairseq_maelm.modules.attention.rotary import rotate, split_rotated
+from fairseq_maelm.modules.attention.rotary import rotate
 from fairseq_maelm.modules.attention.streams import TwoStreams, join
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.output_positions import OutputPositions
@@ -76,6 +76,13 @@ class MultiHeadAttention(nn.Module):
         self.rotary_base, self.window = config.rotary_base(number), config.window(number)
         self.backend = BACKENDS[config.attention_backend]
 
+    def split(self, packed: Tensor, bias: AttentionBias | None, values: int = 1) -> tuple[Tensor, ...]:
+        """Split the joint result of a layer's projections, and rotate all but the values; see ``split_packed``."""
+        if self.rotary_base is None:
+            return split_packed(packed)
+        assert bias is not None, "rotary attention needs positions"
+        return split_packed(packed, bias.rotations[self.rotary_base], values)
+
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None
     ) -> Tensor:
@@ -122,7 +129,7 @@ class MultiHeadAttention(nn.Module):
 class SelfAttention(MultiHeadAttention):
     """Multi-head self-attention over the sequences of a batch."""
 
-    def __init__(self, config: LayerConfig, number: int = 0) -> None:
+    def __init__(self, config: LayerConfig, number: int) -> None:
         super().__init__(config, number)
         # One matrix product computes queries, keys and values; its rows are in this order.
         self.qkv_proj = nn.Linear(config.embed_dim, 3 * config.embed_dim, not config.modern)
@@ -147,23 +154,16 @@ class SelfAttention(MultiHeadAttention):
         if self.rotary_base is None and self.window is None:
             attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
         else:
-            query, key, value = self._split(qkv, bias)
+            query, key, value = self.split(qkv, bias)
             attended = self._attend_heads(query, key, value, bias, self.window)
         return self.out_proj(attended.flatten(2))
-
-    def _split(self, packed: Tensor, bias: AttentionBias | None) -> tuple[Tensor, ...]:
-        """Split <float>[B, S, parts, H, d_h] into (query,) key and value <float>[B, H, S, d_h], rotated."""
-        if self.rotary_base is None:
-            return split_packed(packed)
-        assert bias is not None, "rotary attention needs positions"
-        return split_rotated(packed, bias.rotations[self.rotary_base])
 
     def _attend_from(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions) -> Tensor:
         """Attend from the output positions to all positions; return the result before the output projection."""
         query_projection, kv_projection = self._projections(states)
         queries = F.linear(output_at.take(states), *query_projection)
         packed = F.linear(states, *kv_projection).unflatten(-1, (2, self.num_heads, -1))
-        key, value = self._split(packed, bias)
+        key, value = self.split(packed, bias)
         return self.attend(queries, key, value, bias, output_at)
 
     def _attend_streams(self, rows: Tensor, streams: TwoStreams, masks_alone: bool) -> Tensor:

@@ -12,7 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.local import block_size, windowed
-from fairseq_maelm.modules.attention.rotary import Rotation, split_rotated, turn
+from fairseq_maelm.modules.attention.packed_qkv import split_packed
+from fairseq_maelm.modules.attention.rotary import Rotation, turn
 from fairseq_maelm.modules.output_positions import OutputPositions
 
 
@@ -80,7 +81,7 @@ class TwoStreams(NamedTuple):
         if rotation is None:
             parts = packed.unbind(1)
         else:
-            parts = tuple(heads.squeeze(0).transpose(0, 1) for heads in split_rotated(packed[None], rotation))
+            parts = tuple(heads.squeeze(0).transpose(0, 1) for heads in split_packed(packed[None], rotation))
         visible, masks = zip(*(self.split(part) for part in parts))
         visible = tuple(part.transpose(1, 2) for part in visible)
         return Parts(visible, masks, visible[-2:])

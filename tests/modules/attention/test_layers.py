@@ -224,7 +224,7 @@ def test_gradients_are_those_of_the_dropped_weights():
 @pytest.mark.parametrize("kind", [SelfAttention, CrossAttention])
 def test_attention_dropout_only_while_training(kind):
     torch.manual_seed(0)
-    attention = kind(LayerConfig(embed_dim=16, ffn_embed_dim=32, attention_heads=2, attention_dropout=0.5))
+    attention = kind(LayerConfig(embed_dim=16, ffn_embed_dim=32, attention_heads=2, attention_dropout=0.5), number=0)
     states = torch.randn(2, 12, 16)
     arguments = (states, None) if kind is SelfAttention else (states, *keys_and_values([attention], states, None), None)
     attention.eval()
