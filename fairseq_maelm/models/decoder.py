@@ -36,23 +36,16 @@ class MaelmDecoder(nn.Module):
     reads_encoder = False
     autoregressive = False
 
-    def __init__(
-        self,
-        *,
-        layers: int,
-        layer_config: LayerConfig,
-        max_positions: int | None,
-        input_dim: int,
-    ) -> None:
+    def __init__(self, *, layers: int, layer_config: LayerConfig, max_positions: int | None, input_dim: int) -> None:
         super().__init__()
         self.layer_config = layer_config
         width = layer_config.embed_dim
-        self.input_projection = None if input_dim == width else nn.Linear(input_dim, width)
+        self.input_projection = nn.Identity() if input_dim == width else nn.Linear(input_dim, width)
         self.embed_positions = None if max_positions is None else nn.Embedding(max_positions, width)
         self.layernorm_embedding = layer_config.layer_norm()
         self.layernorm_embedding.single = layer_config.modern
         self.layers = nn.ModuleList(TransformerLayer(layer_config, number, self.attention) for number in range(layers))
-        self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else None
+        self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else nn.Identity()
 
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
         """Return the input of ``forward`` <float>[B, T, D]: encoder states in place, mask embeddings elsewhere."""
@@ -73,20 +66,16 @@ class MaelmDecoder(nn.Module):
         states = self.embed(full, positions, encoder)
         bias = self.bias(positions, self.lengths(visible, encoder, layout), states)
         memory, memory_bias = self.memory(visible, encoder, layout, bias.rotations)
-        return self.normalize(run_layers(self.layers, states, bias, output_at, memory, memory_bias)[-1])
+        return self.final_layer_norm(run_layers(self.layers, states, bias, output_at, memory, memory_bias)[-1])
 
     def embed(self, rows: Tensor, positions: Tensor, encoder: MaelmEncoder) -> Tensor:
         """Return the first layer's input: rows <float>[..., D] projected to the decoder's width, plus positions."""
-        rows = self.project(rows)
+        rows = self.input_projection(rows)
         if not self.layer_config.rotary_bases:
             table = self.embed_positions or encoder.embed_positions
             assert table is not None
             rows = rows + table(positions)
         return self.layernorm_embedding(rows)
-
-    def project(self, states: Tensor) -> Tensor:
-        """Project encoder states to the decoder's width."""
-        return states if self.input_projection is None else self.input_projection(states)
 
     def lengths(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor | None:
         """Return the lengths of the full sequences <int64>[B], or None where there is no padding to hide."""
@@ -105,7 +94,3 @@ class MaelmDecoder(nn.Module):
     ) -> tuple[list[KeysValues] | None, AttentionBias | None]:
         """Return each layer's keys and values for cross-attention, and the bias; (None, None) in this class."""
         return None, None
-
-    def normalize(self, states: Tensor) -> Tensor:
-        """Normalize the last layer's states if the layers are modern; otherwise return them unchanged."""
-        return states if self.final_layer_norm is None else self.final_layer_norm(states)

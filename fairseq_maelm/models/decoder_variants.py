@@ -43,7 +43,7 @@ class SelfCrossDecoder(MaelmDecoder):
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         bias = AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
         layers: list[Any] = [layer.cross_attn for layer in self.layers]
-        return keys_and_values(layers, self.project(states), bias), bias
+        return keys_and_values(layers, self.input_projection(states), bias), bias
 
 
 def _original_positions(layout: Layout) -> Tensor:
@@ -127,7 +127,7 @@ class CrossDecoder(SelfCrossDecoder):
         memory, memory_bias = self.memory(visible, encoder, layout, queries)
         for layer, read in zip(self.layers, memory):
             states = layer(states, None, output_at, read, memory_bias)
-        return self.normalize(states)
+        return self.final_layer_norm(states)
 
 
 _DECODERS = {each.attention: each for each in (MaelmDecoder, SelfCrossDecoder, CausalCrossDecoder, CrossDecoder)}

@@ -77,7 +77,7 @@ class MaelmEncoder(FairseqEncoder):
                 relative_buckets, num_buckets, max_distance, layer_config.attention_heads, max_positions
             )
         self.layers = nn.ModuleList(TransformerLayer(layer_config, number) for number in range(layers))
-        self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else None
+        self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else nn.Identity()
 
     def forward(
         self,
@@ -98,30 +98,19 @@ class MaelmEncoder(FairseqEncoder):
         """
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
-        states, mask_embedding = self._embed(src_tokens, positions)
+        embedded, mask_embedding = embed(self.embed_tokens, src_tokens, self.mask_index)
+        states = self.add_positions(embedded, positions)
         bias = self._bias(positions, self._lengths(src_tokens, padded), states)
         all_states = run_layers(self.layers[:depth], states, bias, output_at)
         if depth is None:
-            all_states[-1] = self.normalize(all_states[-1])
+            all_states[-1] = self.final_layer_norm(all_states[-1])
         return EncoderOutput(all_states[-1], all_states, src_tokens, mask_embedding, output_at, bias)
 
-    def normalize(self, states: Tensor) -> Tensor:
-        """Apply the final LayerNorm, which only modern encoders have."""
-        return states if self.final_layer_norm is None else self.final_layer_norm(states)
-
-    def embed_masks(self, mask_embedding: Tensor, positions: Tensor) -> Tensor:
-        """Return the first layer's input <float>[M, D] for masks at positions <int64>[M]."""
-        states = mask_embedding.expand(len(positions), -1)
+    def add_positions(self, embedded: Tensor, positions: Tensor) -> Tensor:
+        """Return the first layer's input given embeddings <float>[..., D] and their positions <int64>[...]."""
         if self.embed_positions is not None:
-            states = states + self.embed_positions(positions)
-        return dropout(self.layernorm_embedding(states), self.layer_config.dropout, self.training)
-
-    def _embed(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first layer's input <float>[B, S, D] and the mask's embedding <float>[D]."""
-        states, mask_embedding = embed(self.embed_tokens, tokens, self.mask_index)
-        if self.embed_positions is not None:
-            states = states + self.embed_positions(positions)
-        return dropout(self.layernorm_embedding(states), self.layer_config.dropout, self.training), mask_embedding
+            embedded = embedded + self.embed_positions(positions)
+        return dropout(self.layernorm_embedding(embedded), self.layer_config.dropout, self.training)
 
     def _lengths(self, tokens: Tensor, padded: bool | None) -> Tensor | None:
         """Return the lengths of the sequences <int64>[B], or None where there is no padding to hide."""

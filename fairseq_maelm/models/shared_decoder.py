@@ -49,7 +49,7 @@ class SharedDecoder(nn.Module):
         if layout is None:
             return visible.states
         positions = unseen_positions(layout).slots % layout["padded_length"]
-        return encoder.embed_masks(visible.mask_embedding, positions)
+        return encoder.add_positions(visible.mask_embedding.expand(len(positions), -1), positions)
 
     def forward(
         self,
@@ -69,7 +69,7 @@ class SharedDecoder(nn.Module):
             states = full
             for layer in layers:
                 states = layer(states, visible.bias)
-            return encoder.normalize(states)
+            return encoder.final_layer_norm(states)
         streams = self._streams(visible, encoder, layout, full)
         rows = join(visible.states, full)
         keeps = len(layout["returned_outputs"]) > 0
@@ -87,7 +87,7 @@ class SharedDecoder(nn.Module):
             outputs = rows.new_empty(len(layout["predicted_slots"]), rows.shape[1])
             outputs = outputs.index_copy(0, unseen_outputs(layout), streams.take(rows))
             rows = outputs.index_copy(0, layout["returned_outputs"], own)
-        return encoder.normalize(rows)
+        return encoder.final_layer_norm(rows)
 
     def _streams(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout, masks: Tensor) -> TwoStreams:
         config, tokens, masks_at = encoder.layer_config, visible.tokens, unseen_positions(layout)

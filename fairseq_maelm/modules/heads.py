@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
+from fairseq_maelm.modules.autocast import LayerNorm
 from fairseq_maelm.modules.linear_cross_entropy import (
     MaskedTokenLoss,
     linear_cross_entropy,
@@ -24,17 +24,13 @@ class MaskedTokenHead(nn.Module):
     """
 
     def __init__(
-        self,
-        input_dim: int,
-        embed_dim: int,
-        vocabulary_size: int,
-        layer_norm_eps: float = LAYER_NORM_EPS,
-        modern: bool = False,
+        self, input_dim: int, embed_dim: int, vocabulary_size: int, layer_norm_eps: float, modern: bool
     ) -> None:
         super().__init__()
         self.dense = nn.Linear(input_dim, input_dim, bias=not modern)
         self.layer_norm = LayerNorm(input_dim, eps=layer_norm_eps, bias=not modern)
-        self.output_projection = None if input_dim == embed_dim else nn.Linear(input_dim, embed_dim, bias=False)
+        same_width = input_dim == embed_dim
+        self.output_projection = nn.Identity() if same_width else nn.Linear(input_dim, embed_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 
     def forward(self, states: Tensor, embedding: Tensor) -> Tensor:
@@ -50,8 +46,7 @@ class MaskedTokenHead(nn.Module):
         return linear_log_probabilities(self._transform(states), embedding, self.bias, target)
 
     def _transform(self, states: Tensor) -> Tensor:
-        states = self.layer_norm(F.gelu(self.dense(states)))
-        return states if self.output_projection is None else self.output_projection(states)
+        return self.output_projection(self.layer_norm(F.gelu(self.dense(states))))
 
 
 class ClassificationHead(nn.Module):

@@ -82,25 +82,25 @@ def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
             yield slice(start, start + size)
 
 
-def pad_vocabulary(weight: Tensor, bias: Tensor, settings: ChunkSettings) -> tuple[Tensor, Tensor]:
+class Projection(NamedTuple):
+    """The cast and padded weight <dtype>[V, D] and bias <dtype>[V]."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+def pad_vocabulary(weight: Tensor, bias: Tensor, settings: ChunkSettings) -> Projection:
     """Cast and pad the projection; the added symbols get the logit -inf, so their probability and gradient are 0."""
     vocabulary_size = len(weight)
     size = ceil(vocabulary_size / settings.multiple) * settings.multiple
     if size == vocabulary_size:
-        return weight.to(settings.dtype), bias.to(settings.dtype)
+        return Projection(weight.to(settings.dtype), bias.to(settings.dtype))
     padded = weight.new_empty(size, weight.shape[1], dtype=settings.dtype)
     padded[:vocabulary_size] = weight
     padded[vocabulary_size:] = 0
     padded_bias = bias.new_full((size,), float("-inf"), dtype=settings.dtype)
     padded_bias[:vocabulary_size] = bias
-    return padded, padded_bias
-
-
-class _Projection(NamedTuple):
-    """The cast and padded weight <dtype>[V, D] and bias <dtype>[V]."""
-
-    weight: Tensor
-    bias: Tensor
+    return Projection(padded, padded_bias)
 
 
 def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor | None) -> MaskedTokenLoss:
@@ -140,7 +140,7 @@ def _largest(logits: Tensor, probabilities: Tensor, target: Tensor) -> tuple[Ten
     return torch.maximum(of_target, others), probabilities.amax(dim=-1, keepdim=True), correct
 
 
-def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
+def _empty_gradients(states: Tensor, projection: Projection) -> _Gradients:
     """Allocate the gradients. The weight's is zeroed only if there are no rows; else the first chunk overwrites it."""
     precise = torch.promote_types(states.dtype, torch.float32)
     weight = torch.empty_like if len(states) else torch.zeros_like
@@ -151,7 +151,7 @@ def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
     )
 
 
-def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Tensor, projection: _Projection) -> None:
+def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Tensor, projection: Projection) -> None:
     """Add a chunk's gradients, given that of logits <dtype>[m, V]. The first chunk overwrites the weight gradient."""
     torch.mm(logits, projection.weight, out=gradients.states[part])
     if logits.dtype == gradients.weight.dtype:
@@ -173,7 +173,7 @@ def _walk(
 ) -> tuple[MaskedTokenLoss, _Gradients | None]:
     """Compute the loss over all chunks and, if asked for, the gradients of the loss times ``scale``."""
     states, target = states.to(settings.dtype), target[:, None]
-    projection = _Projection(*pad_vocabulary(weight, bias, settings))
+    projection = pad_vocabulary(weight, bias, settings)
     gradients = _empty_gradients(states, projection) if with_gradients else None
     loss = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
     correct = target.new_zeros(())
