@@ -1,4 +1,4 @@
-"""Predict labels of texts with a checkpoint that was fine-tuned on sentences."""
+"""Score texts for the classes of a checkpoint that was fine-tuned on sentences."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,52 +25,6 @@ class TextLabel(NamedTuple):
     probability: float
 
 
-def classify(
-    hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32
-) -> list[TextLabel] | list[list[TextLabel]] | list[float]:
-    """Predict labels, or regression values, for texts or text pairs.
-
-    Args: those of ``score_texts``.
-
-    Returns:
-        For each text the most likely label, the value of a regression or, for a model of texts with any number of
-        labels, those with a probability of at least 0.5.
-
-    Raises:
-        ValueError: the checkpoint has no names of classes, or ``score_texts`` raises an error.
-    """
-    names = _class_names(hub, head)
-    scores = score_texts(hub, texts, head, batch_size)
-    if names is None:
-        return scores[:, 0].tolist()
-    if is_multi_label(hub):
-        rows = (zip(names, row, strict=True) for row in scores.sigmoid().tolist())
-        return [[TextLabel(*each) for each in row if each[1] >= 0.5] for row in rows]
-    probabilities, best = scores.softmax(dim=-1).max(dim=-1)
-    return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]
-
-
-def class_probabilities(
-    hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32
-) -> list[dict[str, float]]:
-    """Predict the probabilities of all classes, in [0, 1].
-
-    Args: those of ``score_texts``.
-
-    Returns:
-        One dict for each text: class name -> probability, in the order of the label dictionary.
-
-    Raises:
-        ValueError: the model is a regression model, or the checkpoint has no names of classes.
-    """
-    names = _class_names(hub, head)
-    if names is None:
-        raise ValueError(f"the head {head!r} predicts values, which have no probabilities: use classify")
-    scores = score_texts(hub, texts, head, batch_size)
-    probabilities = scores.sigmoid() if is_multi_label(hub) else scores.softmax(dim=-1)
-    return [dict(zip(names, row, strict=True)) for row in probabilities.tolist()]
-
-
 def is_multi_label(hub: Any) -> bool:
     """Return whether the checkpoint was fine-tuned on texts with any number of labels."""
     return getattr(hub.task, "label_separator", None) is not None
@@ -84,8 +38,12 @@ def find_head(model: Any, name: str) -> Any:
     return model.classification_heads[name]
 
 
-def _class_names(hub: Any, head: str) -> list[str] | None:
-    """Return the names of the classes that a head scores; None if it predicts a value."""
+def names_of_classes(hub: Any, head: str) -> list[str] | None:
+    """Return the names of the classes that a head scores; None if it predicts a value.
+
+    Raises:
+        ValueError: there is no such head, or the checkpoint has no names of classes.
+    """
     if find_head(hub.model, head).out_proj.out_features == 1:  # there are at least two classes
         return None
     dictionary = getattr(hub.task, "label_dictionary", None)

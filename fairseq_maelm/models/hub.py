@@ -20,7 +20,7 @@ from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.classification import TextLabel, class_probabilities, classify, find_head, is_multi_label
+from fairseq_maelm.models.classification import TextLabel, find_head, is_multi_label, names_of_classes, score_texts
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.cleaning import checked_texts, clean_text
@@ -28,6 +28,8 @@ from fairseq_maelm.text.tokenizer import ImportedTokenizer, TextTokenizer, open_
 from fairseq_maelm.text.truncation import SEPARATORS, join_sentences
 
 logger = logging.getLogger(__name__)
+
+SENTENCE_HEAD = "sentence_classification_head"  # the name in fairseq's fine-tuning
 
 
 class MaelmHubInterface(nn.Module):
@@ -212,7 +214,7 @@ class MaelmHubInterface(nn.Module):
         """Score sequences or, with a token head, every token.
 
         Args:
-            head: name of a head; fairseq's fine-tuning calls it "sentence_classification_head".
+            head: name of a head, such as ``SENTENCE_HEAD``.
             tokens: <int64>[S] or, padded on the right, <int64>[B, S].
             return_logits: return scores instead of log-probabilities; necessary for regression.
 
@@ -230,19 +232,33 @@ class MaelmHubInterface(nn.Module):
         return F.logsigmoid(logits) if is_multi_label(self) else F.log_softmax(logits, dim=-1)
 
     def classify(
-        self, texts: Sequence[str | Sequence[str]], head: str = "sentence_classification_head"
+        self, texts: Sequence[str | Sequence[str]], head: str = SENTENCE_HEAD, batch_size: int = 32
     ) -> list[TextLabel] | list[list[TextLabel]] | list[float]:
         """Return the most likely label of each text or pair and its probability, or the value of a regression.
 
-        For a model of texts with any number of labels, return a list of those with a probability of at least 0.5.
+        For a model of texts with any number of labels, return a list of those with a probability of at least 0.5. A
+        ValueError is raised if the checkpoint has no names of classes, and for the reasons in ``score_texts``.
         """
-        return classify(self, texts, head)
+        names = names_of_classes(self, head)
+        scores = score_texts(self, texts, head, batch_size)
+        if names is None:
+            return scores[:, 0].tolist()
+        if is_multi_label(self):
+            rows = (zip(names, row, strict=True) for row in scores.sigmoid().tolist())
+            return [[TextLabel(*each) for each in row if each[1] >= 0.5] for row in rows]
+        probabilities, best = scores.softmax(dim=-1).max(dim=-1)
+        return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]
 
     def class_probabilities(
-        self, texts: Sequence[str | Sequence[str]], head: str = "sentence_classification_head"
+        self, texts: Sequence[str | Sequence[str]], head: str = SENTENCE_HEAD, batch_size: int = 32
     ) -> list[dict[str, float]]:
         """Return the probability of each class by name for each text or pair; raise a ValueError for a regression."""
-        return class_probabilities(self, texts, head)
+        names = names_of_classes(self, head)
+        if names is None:
+            raise ValueError(f"the head {head!r} predicts values, which have no probabilities: use classify")
+        scores = score_texts(self, texts, head, batch_size)
+        probabilities = scores.sigmoid() if is_multi_label(self) else scores.softmax(dim=-1)
+        return [dict(zip(names, row, strict=True)) for row in probabilities.tolist()]
 
     def _pad(self, sequences: list[np.ndarray]) -> Tensor:
         lengths = np.array([len(sequence) for sequence in sequences])
@@ -312,7 +328,7 @@ def load(
         lambda: task.build_model(config.model, from_checkpoint=True), checkpoint.weights, checkpoint.path
     )
     model.load_state_dict(checkpoint.weights, strict=True, model_cfg=config.model)
-    tokenizer = open_tokenizer(find_tokenizer(str(folder), data), task.source_dictionary)
+    tokenizer = open_tokenizer(find_tokenizer([Path(data), Path(folder)]), task.source_dictionary)
     return MaelmHubInterface(config, task, model, tokenizer).eval()
 
 

@@ -14,7 +14,6 @@ import torch
 from end_to_end.toy import TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel
 from fairseq_maelm.cli import main
-from fairseq_maelm.models.classification import classify
 
 HEAD = "sentence_classification_head"
 
@@ -99,7 +98,7 @@ def test_classification(topics, pretrained, tmp_path):
     correct = sum(guess == line[-1] for guess, line in zip(predicted, lines))
     assert round(100 * correct / len(predicted), 1) == max(accuracies)
 
-    classified = classify(hub, [line[0] for line in lines], HEAD, batch_size=7)
+    classified = hub.classify([line[0] for line in lines], HEAD, batch_size=7)
     assert [label for label, _ in classified] == predicted
     every = hub.class_probabilities([line[0] for line in lines])
     assert all(list(each) == sorted(TOPICS) for each in every)
