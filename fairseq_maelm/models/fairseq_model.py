@@ -11,12 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.checkpoints.fit import SETTINGS, fit_state_dict, model_settings, pack_settings, saved_settings
 from fairseq_maelm.models.encoder import MaelmEncoder
-from fairseq_maelm.modules.heads import (
-    ClassificationHead,
-    ModernClassificationHead,
-    ModernTokenHead,
-    TokenHead,
-)
+from fairseq_maelm.modules.heads import ClassificationHead, ModernClassificationHead, ModernTokenHead, TokenHead
 from fairseq_maelm.modules.initialization import initialize
 
 logger = logging.getLogger(__name__)
@@ -53,14 +48,11 @@ class FairseqTextModel(FairseqEncoderModel):
         """
         _check_head(name, num_classes)
         width = self.config.encoder_embed_dim
-        sizes = {"embed_dim": width, "inner_dim": inner_dim or width, "num_classes": num_classes}
+        settings = width, inner_dim or width, num_classes, self.config.pooler_dropout
         if self.config.layer == "modern":
-            head: ClassificationHead = ModernClassificationHead(
-                **sizes, dropout=self.config.pooler_dropout, layer_norm_eps=self.config.layer_norm_eps
-            )
+            self._add_head(name, ModernClassificationHead(*settings, self.config.layer_norm_eps))
         else:
-            head = ClassificationHead(**sizes, dropout=self.config.pooler_dropout)
-        self._add_head(name, head)
+            self._add_head(name, ClassificationHead(*settings))
 
     def register_token_head(self, name: str, num_outputs: int, dropout: float = 0.0) -> None:
         """Add a head with random weights that scores every token; see ``TokenHead``."""

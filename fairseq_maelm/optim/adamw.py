@@ -42,9 +42,6 @@ class AdamW(torch.optim.Optimizer):
         betas: decay of the first and the second moment, in [0, 1).
         eps: epsilon, at least 0.
         weight_decay: decoupled weight decay, at least 0; an update multiplies it by the learning rate.
-
-    Raises:
-        ValueError: a number is out of its range.
     """
 
     supports_memory_efficient_fp16 = True
@@ -60,11 +57,7 @@ class AdamW(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
-            raise ValueError(f"--adam-betas must be two numbers in [0, 1), such as '(0.9, 0.98)', not {betas}")
-        if eps < 0.0 or weight_decay < 0.0:
-            raise ValueError(f"--adam-eps ({eps}) and --weight-decay ({weight_decay}) must be 0 or more")
-        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -13,7 +13,7 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_maelm.optim.adamw import AdamW, multiply, norm_of_all
-from fairseq_maelm.options import option
+from fairseq_maelm.options import check_options, option
 
 _STATE = {"step", "exp_avg", "exp_avg_sq"}
 
@@ -23,8 +23,8 @@ class FusedAdamWConfig(FairseqDataclass):
     """Options, with the names and defaults of fairseq's ``adam``."""
 
     adam_betas: Any = option((0.9, 0.999), help="decay of the first and the second moment")
-    adam_eps: float = option(1e-8, help="epsilon, added to the root of the second moment")
-    weight_decay: float = option(0.0, help="decoupled weight decay of all parameters, as in fairseq")
+    adam_eps: float = option(1e-8, help="epsilon, added to the root of the second moment", minimum=0)
+    weight_decay: float = option(0.0, help="decoupled weight decay of all parameters, as in fairseq", minimum=0)
     lr: List[float] = II("optimization.lr")
 
 
@@ -42,10 +42,12 @@ class FusedAdamW(FairseqAdam):
         ValueError: an option is out of its range.
     """
 
-    optimizer_class = AdamW
+    optimizer_class: type = AdamW
+    options: type = FusedAdamWConfig
 
     def __init__(self, cfg: Any, params: Iterable[Tensor]) -> None:
         FairseqOptimizer.__init__(self, cfg)  # FairseqAdam's would build fairseq's own optimizer
+        check_options(cfg, self.options)
         self._optimizer = self.optimizer_class(params, **self.optimizer_config)
 
     @property
@@ -55,13 +57,12 @@ class FusedAdamW(FairseqAdam):
         try:
             betas = tuple(float(beta) for beta in (ast.literal_eval(betas) if isinstance(betas, str) else betas))
         except (ValueError, SyntaxError, TypeError):
-            raise ValueError(f"--adam-betas must be two numbers, such as '(0.9, 0.98)', not {betas!r}") from None
-        return {
-            "lr": self.cfg.lr[0],
-            "betas": betas,
-            "eps": self.cfg.adam_eps,
-            "weight_decay": self.cfg.weight_decay,
-        }
+            betas = ()
+        if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+            given = self.cfg.adam_betas
+            raise ValueError(f"--adam-betas must be two numbers in [0, 1), such as '(0.9, 0.98)', not {given!r}")
+        weight_decay = self.cfg.weight_decay
+        return {"lr": self.cfg.lr[0], "betas": betas, "eps": self.cfg.adam_eps, "weight_decay": weight_decay}
 
     def multiply_grads(self, c: float | Tensor) -> None:
         """Multiply all gradients by a number."""

@@ -34,9 +34,11 @@ _ELEMENTS_TOGETHER = 2**24
 class MuonConfig(FusedAdamWConfig):
     """Options of AdamW and of Muon."""
 
-    weight_decay: float = option(0.0, help="decoupled weight decay of matrices; norms and biases have none")
-    muon_momentum: float = option(0.95, help="momentum of the hidden matrices' gradients")
-    muon_lr_ratio: float = option(1.0, help="learning rate of the hidden matrices, as a multiple of --lr")
+    weight_decay: float = option(0.0, help="decoupled weight decay of matrices; norms and biases have none", minimum=0)
+    muon_momentum: float = option(0.95, help="momentum of the hidden matrices' gradients", minimum=0, below=1)
+    muon_lr_ratio: float = option(
+        1.0, help="learning rate of the hidden matrices, as a multiple of --lr", above=0, below=math.inf
+    )
 
 
 class MuonAdamW(AdamW):
@@ -47,34 +49,20 @@ class MuonAdamW(AdamW):
 
     Args:
         params: the parameters.
-        lr: learning rate.
-        betas: decay of AdamW's first and second moment, in [0, 1).
-        eps: AdamW's epsilon, at least 0.
-        weight_decay: decoupled weight decay of matrices, at least 0; an update multiplies it by the learning rate.
         momentum: momentum of Muon, in [0, 1).
         lr_ratio: Muon's learning rate as a multiple of ``lr``.
+        adamw: settings of ``AdamW``; ``weight_decay`` is that of all matrices.
 
     Raises:
-        ValueError: a number is out of its range, or no parameter is a hidden matrix.
+        ValueError: no parameter is a hidden matrix.
     """
 
     supports_flat_params = False
 
     def __init__(
-        self,
-        params: Iterable[Tensor],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.95,
-        lr_ratio: float = 1.0,
+        self, params: Iterable[Tensor], *, momentum: float = 0.95, lr_ratio: float = 1.0, **adamw: Any
     ) -> None:
-        if not 0.0 <= momentum < 1.0:
-            raise ValueError(f"--muon-momentum must be in [0, 1), not {momentum}")
-        if not 0.0 < lr_ratio < math.inf:
-            raise ValueError(f"--muon-lr-ratio must be positive, not {lr_ratio}")
-        super().__init__(_groups(params), lr, betas, eps, weight_decay)
+        super().__init__(_groups(params), **adamw)
         for group in self.param_groups:
             group.update(momentum=momentum, lr_ratio=lr_ratio)
 
@@ -168,6 +156,7 @@ class FairseqMuon(FusedAdamW):
     """
 
     optimizer_class = MuonAdamW
+    options = MuonConfig
 
     @property
     def optimizer_config(self) -> dict[str, Any]:

@@ -46,25 +46,6 @@ def reference_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
 BUCKET_FUNCTIONS: dict[str, Callable[[int, int, int], int]] = {"t5": t5_bucket, "reference": reference_bucket}
 
 
-def check_buckets(num_buckets: int, max_distance: int) -> None:
-    """Refuse bucket settings that cannot work.
-
-    Raises:
-        ValueError: a setting is wrong; the message names it and the possible values.
-    """
-    if num_buckets < 4 or num_buckets % 4:
-        raise ValueError(
-            f"--relative-num-buckets must be a positive multiple of 4, not {num_buckets}, because each direction has "
-            "half of the buckets, and each half is split into single distances and ranges. For no relative bias use "
-            "--relative-buckets none"
-        )
-    if max_distance <= num_buckets // 4 + 1:
-        raise ValueError(
-            f"--relative-max-distance ({max_distance}) must exceed --relative-num-buckets / 4 + 1 = "
-            f"{num_buckets // 4 + 1}, because smaller distances have separate buckets"
-        )
-
-
 class RelativePositionBias(nn.Embedding):
     """One table of biases <float>[num_buckets, H], shared by all layers of the encoder.
 
@@ -77,7 +58,6 @@ class RelativePositionBias(nn.Embedding):
     """
 
     def __init__(self, buckets: str, num_buckets: int, max_distance: int, num_heads: int, max_positions: int) -> None:
-        check_buckets(num_buckets, max_distance)
         super().__init__(num_buckets, num_heads)
         self.max_positions = max_positions
         function = BUCKET_FUNCTIONS[buckets]
