@@ -63,8 +63,8 @@ class CheckpointEncoder:
     """
 
     def __init__(self, path: Path, vocabulary: Path | None, random_seed: int | None = None) -> None:
-        self._folder = str(find_dictionary([path.parent, *([] if vocabulary is None else [vocabulary])]))
-        self._dictionary = dictionary = load_dictionary(self._folder)
+        self._folder = find_dictionary([path.parent, *([] if vocabulary is None else [vocabulary])])
+        self._dictionary = dictionary = load_dictionary(str(self._folder))
         checkpoint = read_checkpoint(path)
         task, size, self._view = checkpoint.config.task, checkpoint.config.model, checkpoint.view
         if random_seed is None:
@@ -109,7 +109,7 @@ class CheckpointEncoder:
 
     @cached_property
     def _tokenizer(self) -> TextTokenizer:
-        return open_tokenizer(find_tokenizer(self._folder, self._folder), self._dictionary)
+        return open_tokenizer(find_tokenizer([self._folder]), self._dictionary)
 
     def encode_line(self, line: str) -> list[int]:
         """Tokenize a line of text, and drop any <mask>."""

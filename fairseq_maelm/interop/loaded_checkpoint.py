@@ -34,7 +34,7 @@ class LoadedCheckpoint:
     @property
     def tokenizer_file(self) -> Path:
         """The path of the sentencepiece model or of the imported tokenizer.json."""
-        return Path(find_tokenizer(str(self.checkpoint.path.parent), str(self.data)))
+        return find_tokenizer([self.data, self.checkpoint.path.parent])
 
     @property
     def imported_as(self) -> str:
@@ -66,7 +66,7 @@ class LoadedCheckpoint:
     @property
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer of the hub interface."""
-        return open_tokenizer(str(self.tokenizer_file), self.dictionary)
+        return open_tokenizer(self.tokenizer_file, self.dictionary)
 
     @property
     def mask_text(self) -> str:

@@ -57,7 +57,7 @@ def score_files(
         results.refuse_other_items(compare, others, items)
     scorer = CheckpointScorer(open_checkpoint(checkpoint, vocabulary, device, precision=settings["precision"]))
     sentences = scorer.encode([item.text for item in items], [item.place for item in items])
-    tokenizer = Path(find_tokenizer(str(checkpoint.parent), str(vocabulary or checkpoint.parent)))
+    tokenizer = find_tokenizer([vocabulary or checkpoint.parent, checkpoint.parent])
     origin = made_from(settings, {"checkpoint": [checkpoint], "vocabulary": [tokenizer], "texts": files})
 
     prepare_folder(

@@ -117,6 +117,7 @@ class ImportedTokenizer:
 TextTokenizer = Tokenizer | ImportedTokenizer
 
 
-def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
+def open_tokenizer(path: Path, dictionary: Dictionary) -> TextTokenizer:
     """Open a sentencepiece model or a tokenizer.json, depending on the file's suffix."""
-    return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
+    kind = ImportedTokenizer if path.suffix == ".json" else Tokenizer
+    return kind(str(path), dictionary)

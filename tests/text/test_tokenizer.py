@@ -35,7 +35,7 @@ def test_masks_by_hand(tokenizer):
 def test_special_symbols_in_text_are_text(kind, tmp_path):
     folder = KINDS[kind](tmp_path)
     dictionary = load_dictionary(str(folder))
-    tokenizer = open_tokenizer(find_tokenizer(str(folder), str(folder)), dictionary)
+    tokenizer = open_tokenizer(find_tokenizer([folder]), dictionary)
     text = "the <s> cat </s> <pad>"
     special = {dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.index("<mask>")}
     tokens = tokenizer.encode(text)

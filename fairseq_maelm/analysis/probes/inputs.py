@@ -62,7 +62,7 @@ def _labels(folder: Path, split: str) -> Any:
 
 
 def _texts(folder: Path, split: str, chosen: Any | None = None) -> list[list[str]]:
-    tokenizer = open_tokenizer(find_tokenizer(str(folder), str(folder)), load_dictionary(str(folder / "input0")))
+    tokenizer = open_tokenizer(find_tokenizer([folder]), load_dictionary(str(folder / "input0")))
     columns = []
     for name in ("input0", "input1"):
         if (folder / name / f"{split}.idx").is_file():
