@@ -48,7 +48,7 @@ def check_task(task: Any, positions: int) -> None:
     if longest > positions:
         raise ValueError(
             f"the task makes sequences of up to {longest} tokens, but the model has only {positions} positions: lower "
-            "--tokens-per-sample or raise --max-positions"
+            f"{getattr(task, 'length_option', '--tokens-per-sample')}, or raise a new model's --max-positions"
         )
 
 

@@ -31,6 +31,7 @@ class EncoderTask(FairseqTask):
     """A task with the vocabulary of pretraining, fairseq's dictionary with ``<mask>``."""
 
     name: str  # of the task and of its criterion
+    length_option = "--tokens-per-sample"  # limits the length of sequences
     # Files that set up the task, as paths relative to the data folder; they are copied into the save folder.
     setup_files: ClassVar[tuple[str, ...]] = VOCABULARY_FILES
     # Read by the model: tasks that predict masked tokens need its decoder and LM head.

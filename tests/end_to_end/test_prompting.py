@@ -140,5 +140,5 @@ def test_missing_tables_and_short_models_are_refused(task, toy_data):
     ):
         with pytest.raises((ValueError, OSError), match=message):
             task_of(toy_data, task, examples=examples).load_dataset("train")
-    with pytest.raises(ValueError, match="up to 64 tokens and the model has 32 positions: give --max-length 32"):
-        task_of(toy_data, task).build_model(SimpleNamespace(max_positions=32))
+    with pytest.raises(ValueError, match="up to 64 tokens, but the model has only 32 positions: lower --max-length"):
+        MaelmModel.build_model(SimpleNamespace(_name="maelm", max_positions=32), task_of(toy_data, task))

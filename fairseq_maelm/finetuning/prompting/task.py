@@ -136,6 +136,7 @@ class PromptTask(EncoderTask):
     """Classification or regression by label words at a mask, with the checkpoint's decoder and LM head."""
 
     name = "maelm_prompt"
+    length_option = "--max-length"
     predicts_masked_tokens = True
 
     def __init__(self, cfg: Any, dictionary: Dictionary, prompter: Prompter, view: EncoderView) -> None:
@@ -170,12 +171,6 @@ class PromptTask(EncoderTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and check that it can fill masks."""
-        positions = getattr(cfg, "max_positions", None)
-        if positions is not None and positions < self.max_positions():
-            raise ValueError(
-                f"prompts have up to {self.max_positions()} tokens and the model has {positions} positions: give "
-                f"--max-length {positions}"
-            )
         model = super().build_model(cfg, from_checkpoint)
         decoder = getattr(model, "decoder", None)
         check_view(decoder, self.encoder_view)

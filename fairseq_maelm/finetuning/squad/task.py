@@ -72,6 +72,7 @@ class SquadTask(EncoderTask):
     """Extractive question answering; ``cfg`` is a ``SquadTaskConfig``."""
 
     name = "maelm_squad"
+    length_option = "--max-length"
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.max_length)
@@ -92,12 +93,6 @@ class SquadTask(EncoderTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model with a head that gives every token a start score and an end score."""
-        positions = getattr(cfg, "max_positions", None)
-        if positions and positions < self.longest:
-            raise ValueError(
-                f"--max-length {self.longest} is more than the encoder's {positions} positions: lower --max-length, "
-                "and --max-question-length if no room is left for the context"
-            )
         model = super().build_model(cfg, from_checkpoint)
         model.register_token_head(SPAN_HEAD, 2)
         return model

@@ -11,6 +11,7 @@ from support import dictionary_of, logged_metrics, model_config
 from fairseq_maelm.finetuning.squad.inference import SpanAnswer, choose
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE
 from fairseq_maelm.finetuning.squad.task import SquadTask, SquadTaskConfig
+from fairseq_maelm.models.maelm import MaelmModel
 from finetuning.squad.world import split_of
 
 CONTEXT = "the cat sat on the mat. the dogs ran to the river"
@@ -37,8 +38,8 @@ def test_options_that_make_no_windows_are_refused(changes, message):
 
 
 def test_sequences_longer_than_the_encoder_has_positions_are_refused():
-    with pytest.raises(ValueError, match="--max-length 512 is more than the encoder's 64 positions"):
-        task_of().build_model(SimpleNamespace(**{**vars(model_config()), "_name": "maelm"}))
+    with pytest.raises(ValueError, match="up to 512 tokens, but the model has only 64 positions: lower --max-length"):
+        MaelmModel.build_model(model_config(), task_of())
 
 
 class Criterion:
