@@ -9,7 +9,7 @@ from omegaconf import II, OmegaConf, open_dict
 
 from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
-from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS, BACKENDS
+from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
 from fairseq_maelm.options import PRECISIONS, option
@@ -110,7 +110,7 @@ class MaelmModelConfig(FairseqDataclass):
         None, help=f"dropout of attention weights in the encoder ({_OF_SIZE})", minimum=0, below=1
     )
     pooler_dropout: float = option(0.0, help="dropout in classification heads", minimum=0, below=1)
-    attention: ChoiceEnum(list(ATTENTION_BACKENDS)) = option(  # type: ignore[valid-type]
+    attention: ChoiceEnum(list(BACKENDS)) = option(  # type: ignore[valid-type]
         "auto",
         help="implementation of attention: "
         + ", ".join(f"{backend.about} ({name!r})" for name, backend in BACKENDS.items())

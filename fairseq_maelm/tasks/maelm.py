@@ -25,13 +25,7 @@ from fairseq_maelm.models.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
-from fairseq_maelm.tasks.general_loss_bound import (
-    GENERAL,
-    check_part,
-    excess,
-    measure_start,
-    start,
-)
+from fairseq_maelm.tasks.general_loss_bound import GENERAL, check_part, excess, measure_start, start
 from fairseq_maelm.text.dictionary import (
     MASK,
     check_shards,
@@ -230,10 +224,12 @@ class MaelmTask(EncoderTask):
         """Return the number of tokens in the blocks of a shard; a resumed run has not opened the earlier ones."""
         known = tuple(paths)
         if known not in self._tokens:
-            mode = str(self.cfg.sample_break_mode)
-            blocks = TokenBlocks(paths, mode, self.cfg.tokens_per_sample, self.dictionary.bos())
-            self._tokens[known] = int(blocks.sizes.sum(dtype=np.int64))
+            self._tokens[known] = int(self._blocks_of(paths).sizes.sum(dtype=np.int64))
         return self._tokens[known]
+
+    def _blocks_of(self, paths: list[str]) -> TokenBlocks:
+        mode = str(self.cfg.sample_break_mode)
+        return TokenBlocks(paths, mode, self.cfg.tokens_per_sample, self.dictionary.bos())
 
     def _general_folders(self) -> list[str]:
         folders: list[str] = utils.split_paths(self.cfg.general_data)
@@ -246,8 +242,7 @@ class MaelmTask(EncoderTask):
         Raises:
             ValueError: the files contain tokens that are not in the dictionary.
         """
-        mode = str(self.cfg.sample_break_mode)
-        blocks = TokenBlocks(paths, mode, self.cfg.tokens_per_sample, self.dictionary.bos())
+        blocks = self._blocks_of(paths)
         blocks.check_tokens(self.mask_index)
         logger.info("%s: %s blocks of %s tokens", split, f"{len(blocks):,}", f"{blocks.sizes.sum():,}")
         return kind(

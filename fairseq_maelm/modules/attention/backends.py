@@ -80,6 +80,5 @@ BACKENDS: dict[str, Backend] = {
     "cpu": _of_parts("this package's CPU kernels", cpu.attend, "cpu"),
     "triton": Backend("this package's CUDA kernels", triton.attend, triton.attend_qkv, "cuda", _local_by_triton),
 }
-ATTENTION_BACKENDS = tuple(BACKENDS)
 # These backends run only on some machines, so checkpoints do not store the choice of one.
 BACKENDS_OF_A_MACHINE = tuple(name for name, backend in BACKENDS.items() if backend.device is not None)

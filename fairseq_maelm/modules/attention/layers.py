@@ -25,7 +25,7 @@ class LayerConfig:
         attention_heads: number of heads H; it divides D.
         dropout: probability of dropout on the outputs of sub-layers, in [0, 1).
         attention_dropout: probability of dropout on attention weights, in [0, 1).
-        attention_backend: one of ``ATTENTION_BACKENDS``.
+        attention_backend: one of ``BACKENDS``.
         layer_norm_eps: epsilon of LayerNorm.
         modern: True for ModernBERT's layer, False for the paper's.
         rotary_bases: () without rotary positions; (base,) for all layers; or (base of global layers, base of local
