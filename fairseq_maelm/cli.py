@@ -25,6 +25,7 @@ from fairseq_maelm import __version__
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.files.atomic import NO_SPACE
 from fairseq_maelm.options import CommandParser, UsageError
+from fairseq_maelm.registration import claim_process
 from fairseq_maelm.training.screen import is_first_rank
 
 # Heading in the help -> sub-command (one or two words) -> summary.
@@ -115,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if called is None:
         parser.parse_args(given)
         return
+    claim_process()
     # On import this module warns about a missing package for speech.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     module = importlib.import_module(module_of(called))

@@ -1,9 +1,12 @@
 """Registration of this package with fairseq: tasks, models and sizes, criterions, optimizers, fixes.
 
+A process of fairseq-train or ``maelm`` also gets the changes of ``fairseq_fixes``. A user's own program does not:
+opening a checkpoint there registers names and changes nothing of fairseq, until one of our tasks builds a criterion to
+train with.
+
 fairseq imports a --user-dir, and then each file in its folders tasks/ and models/. Importing ``fairseq_maelm.tasks``
-calls ``register``, as do all functions that open checkpoints. ``import fairseq_maelm`` alone does not, to avoid
-importing torch and fairseq: a program that uses our names in fairseq's functions must first call
-``fairseq_maelm.register()``.
+first is what fairseq's programs do. ``import fairseq_maelm`` alone registers nothing, to avoid importing torch and
+fairseq: a program that uses our names in fairseq's functions must first call ``fairseq_maelm.register()``.
 
 Modules to register are found by path: all modules in the folders named as in fairseq (tasks, models, ...), and every
 task.py of a downstream task. To add or remove a downstream task, add or remove its folder.
@@ -18,6 +21,14 @@ _PACKAGE = Path(__file__).resolve().parent
 FOLDERS = ("models", "tasks", "criterions", "optim")
 
 _begun = False
+# Whether this process is one of fairseq's programs or of ours.
+_is_ours = False
+
+
+def claim_process() -> None:
+    """Let ``register`` also change fairseq: this process is a program of fairseq or ours, not a user's."""
+    global _is_ours
+    _is_ours = True
 
 
 def registering_modules() -> Iterator[str]:
@@ -29,23 +40,29 @@ def registering_modules() -> Iterator[str]:
 
 
 def register() -> None:
-    """Register the whole package with fairseq and apply its fixes, once in a process."""
+    """Register the whole package with fairseq, once in a process; in a claimed process, apply the fixes as well."""
     global _begun
     # Importing a task imports the folder tasks, which calls this function again.
     if _begun:
         return
     _begun = True
     try:
-        # These import fairseq.
-        from fairseq_maelm.checkpoints.plain_data import allow_namespaces
-        from fairseq_maelm.fairseq_fixes import mend_fairseq
-        from fairseq_maelm.training.screen import show_in_rank
+        if _is_ours:
+            # These import fairseq.
+            from fairseq_maelm.fairseq_fixes import mend_fairseq
+            from fairseq_maelm.training.screen import show_in_rank
 
-        allow_namespaces()
-        mend_fairseq()
-        show_in_rank()
+            mend_fairseq()
+            show_in_rank()
         for name in registering_modules():
             importlib.import_module(name)
     except BaseException:
         _begun = False
         raise
+
+
+def register_in_program() -> None:
+    """Register the package in a program of fairseq, which imports ``fairseq_maelm.tasks`` before anything else."""
+    if not _begun:
+        claim_process()
+        register()

@@ -14,7 +14,7 @@ from fairseq_maelm.registration import registering_modules
 PACKAGE = Path(fairseq_maelm.__file__).resolve().parent
 REGISTERS = {f"register_{kind}" for kind in ("task", "criterion", "model", "model_architecture", "optimizer")}
 
-# Prints the missing names, and whether fairseq is changed as the package needs it.
+# Prints the missing names, and whether fairseq is changed.
 CHECK = """
 import argparse, torch
 from fairseq.criterions import CRITERION_REGISTRY
@@ -32,7 +32,7 @@ print(
     argparse.Namespace in torch.serialization.get_safe_globals(),
 )
 """
-COMPLETE = "missing: [] [] [] [] True True"
+COMPLETE, CHANGED, UNCHANGED = "missing: [] [] [] []", "True True", "False False"
 
 NOTHING_ELSE = """
 others = {name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names
@@ -47,16 +47,18 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "program",
+    ("program", "changes"),
     [
-        "from fairseq_maelm import MaelmModel",
-        "import fairseq_maelm.finetuning.squad.task\nfrom fairseq_maelm import MaelmHubInterface",
+        ("from fairseq_maelm import MaelmModel\nMaelmModel.from_pretrained('maelm-english-14m-uncased')", UNCHANGED),
+        ("from fairseq_maelm import MaelmHubInterface\nimport fairseq_maelm.finetuning.squad.task", UNCHANGED),
+        ("import fairseq_maelm.tasks", CHANGED),
+        ("from fairseq_maelm.registration import claim_process, register\nclaim_process()\nregister()", CHANGED),
     ],
 )
-def test_everything_is_registered(program: str) -> None:
+def test_everything_is_registered_and_fairseq_changed_only_in_its_programs_and_ours(program: str, changes: str) -> None:
     finished = python(f"{program}\n{CHECK}")
     assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.splitlines()[-1] == COMPLETE
+    assert finished.stdout.splitlines()[-1] == f"{COMPLETE} {changes}"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """The pretraining task. fairseq imports ``tasks/`` inside --user-dir; that import registers the whole package."""
 
-from fairseq_maelm.registration import register
+from fairseq_maelm.registration import register_in_program
 
-register()
+register_in_program()

@@ -11,6 +11,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, FairseqTask
 from omegaconf import II
 
+from fairseq_maelm.fairseq_fixes import mend_fairseq
 from fairseq_maelm.fairseq_fixes.setup_files import VOCABULARY_FILES
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.models.maelm import MaelmModel
@@ -79,6 +80,8 @@ class EncoderTask(FairseqTask):
         if kind is not None and not issubclass(kind, CRITERION_REGISTRY[self.name]):
             default = " (fairseq's default)" if name == "cross_entropy" else ""
             raise ValueError(f"the task {self.name} cannot use {name}{default}: give --criterion {self.name}")
+        # In a user's own program, training begins here.
+        mend_fairseq()
         return super().build_criterion(cfg, *from_checkpoint)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
