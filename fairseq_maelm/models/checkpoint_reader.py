@@ -147,9 +147,10 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
     sections = plain_sections(state, path)
     weights = state.pop("model")
     check_weights(weights, path)
-    changes = {**_OF_THE_MACHINE, **(overrides or {})}
+    changes = dict(overrides or {})
     task = _options(sections, path, "task", loadable_tasks(), TASK_DATACLASS_REGISTRY.get, changes)
     model = _options(sections, path, "model", ("maelm", *SIZES), lambda name: MaelmModelConfig, changes)
+    model.update({name: value for name, value in _OF_THE_MACHINE.items() if name not in changes})
     if unknown := [name for name in changes if name not in {**task, **model} or name.startswith("_")]:
         raise ValueError(f"{unknown[0]!r} is an option of neither the task {task['_name']} nor the model")
     config = OmegaConf.create({**sections, "task": task, "model": model})

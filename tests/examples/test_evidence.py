@@ -101,10 +101,7 @@ def small_plan(folder: Path) -> Path:
         "budgets": {"1e8": budget, "3e8": {**budget, "seeds": 1, "tasks": "all"}},
         "tasks": {"pairs": {"kind": "sentences", "train": "train.tsv", "valid": "valid.tsv"}}, "fine-tuning-of": {},
         "fine-tuning": {"lr": 1e-3, "epochs": 1, "batch-size": 32}, "intermediate": {"3e8": 2}, "validations": 4,
-        "measurements": {
-            "probes": {"command": "probe", "tasks": ["pairs"], "treebank": []},
-            "rank": {"command": "analyze", "tokens": 100},
-        },
+        "measurements": {"rank": {"command": "analyze", "tokens": 100}},
     }  # fmt: skip
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
@@ -124,8 +121,7 @@ def test_a_small_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     results = json.loads((output / "results.json").read_bytes())
     assert list(results["table"]["3e8"]) == ["random weights", "MLM", "MAE-LM"]
     for cells in results["table"]["3e8"].values():
-        ranks = {"rank without masks", "rank of all tokens, with masks"}
-        assert set(cells) == {"loss", "primary", "pairs", *ranks, "frozen pairs"}
+        assert set(cells) == {"loss", "primary", "pairs", "rank without masks", "rank of all tokens, with masks"}
         assert 0 <= cells["pairs"]["mean"] <= 100 and 1 <= cells["rank without masks"]["mean"] <= 32
     check_records(output, tmp_path)
     page = (output / "page.html").read_text(encoding="utf-8")

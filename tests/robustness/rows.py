@@ -135,7 +135,7 @@ sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --gpu
 sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --precision fp16 | fp16 needs a GPU
 sweep sentences --data {folder} --checkpoint a={pretrained} --checkpoint a=random --output {new} | are named a
 sweep sentences --data {folder} --checkpoint x=random:y --output {new} | takes its size from another checkpoint
-report {data} | is not the folder of a study
+report {data} | is not the folder of a sweep
 sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
 """
 _SETS_OF_LABELS = {
