@@ -1,14 +1,14 @@
 """MAE-LM for fairseq: text encoders pretrained without [MASK] tokens (Meng et al., 2024).
 
 Importing the package imports neither torch nor fairseq. ``register()`` registers the task, model and criterion named
-``maelm``, the downstream tasks, and the optimizers ``fused_adamw`` and ``muon``. It also runs when fairseq imports the
-package as its --user-dir and when a checkpoint is opened.
+``maelm``, the downstream tasks, and the optimizers ``fused_adamw`` and ``muon``, and changes fairseq where training
+needs it. It also runs when fairseq imports the package as its --user-dir. Opening a checkpoint registers names alone.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fairseq_maelm.registration import register
+from fairseq_maelm.registration import register, register_names
 
 if TYPE_CHECKING:
     from fairseq_maelm.commands.functions import finetune, pretrain
@@ -29,5 +29,5 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("fairseq_maelm.commands.functions"), name)
     if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    register()
+    register_names()
     return getattr(importlib.import_module(_CLASSES[name]), name)

@@ -1,12 +1,10 @@
 """Registration of this package with fairseq: tasks, models and sizes, criterions, optimizers, fixes.
 
-A process of fairseq-train or ``maelm`` also gets the changes of ``fairseq_fixes``. A user's own program does not:
-opening a checkpoint there registers names and changes nothing of fairseq, until one of our tasks builds a criterion to
-train with.
-
-fairseq imports a --user-dir, and then each file in its folders tasks/ and models/. Importing ``fairseq_maelm.tasks``
-first is what fairseq's programs do. ``import fairseq_maelm`` alone registers nothing, to avoid importing torch and
-fairseq: a program that uses our names in fairseq's functions must first call ``fairseq_maelm.register()``.
+``register`` also applies the changes of ``fairseq_fixes``; fairseq's programs call it by importing their --user-dir,
+each file in its folders tasks/ and models/, and programs that train call it themselves. Opening a checkpoint in a
+user's program registers names only and changes nothing of fairseq, until one of our tasks builds a criterion to train
+with.
+``import fairseq_maelm`` alone does neither, to avoid importing torch and fairseq.
 
 Modules to register are found by path: all modules in the folders named as in fairseq (tasks, models, ...), and every
 task.py of a downstream task. To add or remove a downstream task, add or remove its folder.
@@ -26,7 +24,7 @@ _is_ours = False
 
 
 def claim_process() -> None:
-    """Let ``register`` also change fairseq: this process is a program of fairseq or ours, not a user's."""
+    """Let ``register_names`` also apply the fixes: this process runs ``maelm``."""
     global _is_ours
     _is_ours = True
 
@@ -40,7 +38,17 @@ def registering_modules() -> Iterator[str]:
 
 
 def register() -> None:
-    """Register the whole package with fairseq, once in a process; in a claimed process, apply the fixes as well."""
+    """Register the whole package with fairseq and apply its fixes, once in a process."""
+    if _begun and not _is_ours:  # a checkpoint was opened before
+        from fairseq_maelm.fairseq_fixes import mend_fairseq
+
+        mend_fairseq()
+    claim_process()
+    register_names()
+
+
+def register_names() -> None:
+    """Register the whole package with fairseq, once in a process; in one of ``maelm``, apply the fixes as well."""
     global _begun
     # Importing a task imports the folder tasks, which calls this function again.
     if _begun:
@@ -61,8 +69,6 @@ def register() -> None:
         raise
 
 
-def register_in_program() -> None:
-    """Register the package in a program of fairseq, which imports ``fairseq_maelm.tasks`` before anything else."""
-    if not _begun:
-        claim_process()
-        register()
+def is_registered() -> bool:
+    """Return whether names are registered, or are being registered."""
+    return _begun

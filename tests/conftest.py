@@ -15,7 +15,7 @@ import torch
 from end_to_end.toy import toy_data
 from hypothesis import HealthCheck, settings
 
-from fairseq_maelm.registration import claim_process, register
+from fairseq_maelm import register
 
 # The toy corpus, prepared once for all tests of a process.
 __all__ = ["toy_data"]
@@ -29,5 +29,4 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # As in a process of fairseq-train. What a fresh process knows, and when, is the matter of test_registration.py.
-claim_process()
 register()

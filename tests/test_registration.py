@@ -52,7 +52,7 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
         ("from fairseq_maelm import MaelmModel\nMaelmModel.from_pretrained('maelm-english-14m-uncased')", UNCHANGED),
         ("from fairseq_maelm import MaelmHubInterface\nimport fairseq_maelm.finetuning.squad.task", UNCHANGED),
         ("import fairseq_maelm.tasks", CHANGED),
-        ("from fairseq_maelm.registration import claim_process, register\nclaim_process()\nregister()", CHANGED),
+        ("from fairseq_maelm import MaelmModel, register\nregister()", CHANGED),
     ],
 )
 def test_everything_is_registered_and_fairseq_changed_only_in_its_programs_and_ours(program: str, changes: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from fairseq.distributed import utils as distributed_utils
 
 from fairseq_maelm.fairseq_fixes.replacements import replaces
-from fairseq_maelm.registration import claim_process, register
+from fairseq_maelm.registration import register
 
 _start = distributed_utils.distributed_main
 
@@ -20,6 +20,5 @@ _start = distributed_utils.distributed_main
 @replaces(distributed_utils, "distributed_main")
 def start_rank(number: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
     """Register this package, then run ``main`` as a rank, the one with this number on this machine."""
-    claim_process()
     register()
     _start(number, main, cfg, kwargs)

@@ -30,7 +30,7 @@ from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import SIZES
-from fairseq_maelm.registration import register
+from fairseq_maelm.registration import register_names
 
 __all__ = ["Checkpoint", "CheckpointError", "check_depth", "check_sizes", "loadable_tasks", "read_checkpoint"]
 
@@ -142,7 +142,7 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
             an override is no value of its option.
         ValueError: an override names an unknown option.
     """
-    register()  # the tasks whose names a checkpoint may hold
+    register_names()  # the tasks whose names a checkpoint may hold
     state = averaged_state(read_state(path), path) if averaged else read_state(path)
     sections = plain_sections(state, path)
     weights = state.pop("model")

@@ -1,5 +1,6 @@
 """The pretraining task. fairseq imports ``tasks/`` inside --user-dir; that import registers the whole package."""
 
-from fairseq_maelm.registration import register_in_program
+from fairseq_maelm.registration import is_registered, register
 
-register_in_program()
+if not is_registered():
+    register()

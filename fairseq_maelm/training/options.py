@@ -242,13 +242,13 @@ def parse_training(words: Sequence[str]) -> argparse.Namespace:
     """Parse options with fairseq-train's own parser; raise a ValueError if an option is wrong."""
     from fairseq import options  # takes seconds
 
-    from fairseq_maelm.registration import register
+    from fairseq_maelm.registration import register_names
 
     reference = next((word for word in words if "${" in word), None)
     if reference is not None:
         raise ValueError(f"fairseq-train would replace ${{...}} in {reference}: rename the folder or file")
     # This package is already imported, so fairseq must not import it again as --user-dir.
-    register()
+    register_names()
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):

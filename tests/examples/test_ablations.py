@@ -189,16 +189,17 @@ def test_a_small_study_that_grows(toy_data: Path, tmp_path: Path) -> None:
     run(["maelm", "prepare", "sentences", "--vocabulary", toy_data, *files, "--output", tmp_path / "task"])
 
     output = tmp_path / "study"
-    command = ["python", PROGRAM, toy_data, output, *TINY, "update-freq=1", "--updates", "2"]
-    run([*command, "--rows", "maelm"])
+    command = [str(toy_data), str(output), *TINY, "update-freq=1", "--updates", "2"]
+    ablations.main([*command, "--rows", "maelm"])
     marker = output / "runs" / "maelm" / "pretraining.json"
     loss = json.loads(marker.read_bytes())["loss"]
     # As if it had been interrupted before its end.
     marker.unlink()
     task = ["--tasks", f"topics={tmp_path / 'task'}", "--seeds", "1", "--fine-tuning", "epochs=1"]
-    assert "fine-tuning epochs: 3 then, 1 now" in run([*command, *task], check=False)
+    with pytest.raises(SystemExit, match="fine-tuning epochs: 3 then, 1 now"):
+        ablations.main([*command, *task])
     whole = [*command, "--rows", "maelm", "mlm", *task[:-2]]
-    run(whole)
+    ablations.main(whole)
     results = {result.name: result for result in table_2.collect(output)}
     assert list(results) == ["maelm", "mlm"] and all(result.state == "" for result in results.values())
     assert results["maelm"].loss == loss != results["mlm"].loss and 6 < loss < 10
@@ -209,5 +210,5 @@ def test_a_small_study_that_grows(toy_data: Path, tmp_path: Path) -> None:
 
     marked = {path: path.stat().st_mtime_ns for path in (output / "runs").rglob("*.json")}
     assert len(marked) == 4
-    run(whole)
+    ablations.main(whole)
     assert {path: path.stat().st_mtime_ns for path in marked} == marked

@@ -108,6 +108,7 @@ def small_plan(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_a_small_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_files(tmp_path)
     plan, output = small_plan(tmp_path), tmp_path / "study"
