@@ -5,10 +5,12 @@ Each change has a module, whose docstring gives the reason and a test that fails
 replaced functions are identical.
 """
 
+import functools
 import importlib
 import pkgutil
 
 
+@functools.cache
 def mend_fairseq() -> None:
     """Apply all changes in this process; a second call has no effect."""
     # These import fairseq, which takes seconds, and importing the package must be fast.
