@@ -24,9 +24,9 @@ from typing import Any
 from fairseq_maelm import __version__
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.files.atomic import NO_SPACE
+from fairseq_maelm.launch.screen import is_first_rank
 from fairseq_maelm.options import CommandParser, UsageError
 from fairseq_maelm.registration import claim_process
-from fairseq_maelm.training.screen import is_first_rank
 
 # Heading in the help -> sub-command (one or two words) -> summary.
 GROUPS: dict[str, dict[str, str]] = {

@@ -58,7 +58,7 @@ def register_names() -> None:
         if _is_ours:
             # These import fairseq.
             from fairseq_maelm.fairseq_fixes import mend_fairseq
-            from fairseq_maelm.training.screen import show_in_rank
+            from fairseq_maelm.launch.screen import show_in_rank
 
             mend_fairseq()
             show_in_rank()

@@ -19,13 +19,13 @@ from table_2 import write
 from variants import ROWS, row_options, same_rows
 
 from fairseq_maelm.finetuning.recipe import check_name
+from fairseq_maelm.launch.options import add_precision, machine_of, number_if_it_is_one, words_of
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.options import CommandParser, UsageError, named, number, refuse_repeated
 from fairseq_maelm.sweep.folder import data_fingerprint, sweep_folder
 from fairseq_maelm.sweep.jobs import Job, is_finished
 from fairseq_maelm.sweep.log import best_validation
 from fairseq_maelm.sweep.runner import add_runner_arguments, refuse, runner_of, sitting, without_result
-from fairseq_maelm.training.options import add_precision, machine_of, number_if_it_is_one, words_of
 
 # The paper's for its base model.
 ARCH, UPDATES, SEEDS = "maelm_base", 125_000, 5

@@ -21,11 +21,11 @@ from records import PRETRAINING, Records, measured, predicted, pretrained
 from words import take_words
 
 from fairseq_maelm.files.atomic import read_json, write_json
+from fairseq_maelm.launch.options import add_precision, machine_of, words_of
 from fairseq_maelm.options import CommandParser, existing_path, named
 from fairseq_maelm.sweep.folder import sweep_folder
 from fairseq_maelm.sweep.jobs import Job, is_finished
 from fairseq_maelm.sweep.runner import add_runner_arguments, refuse, runner_of, sitting, without_result
-from fairseq_maelm.training.options import add_precision, machine_of, words_of
 
 STAGES = ("prepare", "choose", "pretrain", "evaluate", "page")
 

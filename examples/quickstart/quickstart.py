@@ -17,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 import fairseq_maelm
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.optional_imports import import_pyplot
+from fairseq_maelm.launch.options import USER_DIR, Machine, words_of
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
 from fairseq_maelm.options import CommandParser, number
 from fairseq_maelm.sweep.folder import sweep_folder
@@ -24,7 +25,6 @@ from fairseq_maelm.sweep.jobs import Job, read_json
 from fairseq_maelm.sweep.log import log_records, training_seconds
 from fairseq_maelm.sweep.runner import Runner, sitting
 from fairseq_maelm.sweep.tables import markdown_table
-from fairseq_maelm.training.options import USER_DIR, Machine, words_of
 
 # One process and no GPU on every machine, so that the numbers can be compared; bfloat16 where the processor multiplies
 # matrices in it.

@@ -10,8 +10,7 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.doubtful_results import warn_about_training
 from fairseq_maelm.finetuning.kinds import kinds
 from fairseq_maelm.finetuning.recipe import OWNED, RECIPES, SEARCHED, read_recipe
-from fairseq_maelm.options import UsageError, add_checkpoint, add_output, existing_path, number
-from fairseq_maelm.training.options import (
+from fairseq_maelm.launch.options import (
     OF_MACHINE,
     add_machine_arguments,
     configuration_of,
@@ -20,7 +19,8 @@ from fairseq_maelm.training.options import (
     names_in,
     recipe_type,
 )
-from fairseq_maelm.training.screen import is_first_rank
+from fairseq_maelm.launch.screen import is_first_rank
+from fairseq_maelm.options import UsageError, add_checkpoint, add_output, existing_path, number
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.training.options import spelled, words_of
+from fairseq_maelm.launch.options import spelled, words_of
 
 
 def pretrain(data: Any, output: Any, *, fairseq_options: Mapping[str, Any] | None = None, **options: Any) -> Path:

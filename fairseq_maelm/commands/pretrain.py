@@ -9,8 +9,7 @@ from typing import Any
 
 from fairseq_maelm.commands.training_run import add_run_arguments, after_interrupt, end_training, start_training
 from fairseq_maelm.data.token_files import read_index
-from fairseq_maelm.options import USER_DIR, UsageError, add_checkpoint, add_output, number
-from fairseq_maelm.training.options import (
+from fairseq_maelm.launch.options import (
     OF_MACHINE,
     Machine,
     add_machine_arguments,
@@ -24,6 +23,7 @@ from fairseq_maelm.training.options import (
     recipe_type,
     spelled,
 )
+from fairseq_maelm.options import USER_DIR, UsageError, add_checkpoint, add_output, number
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt

@@ -8,11 +8,11 @@ import sys
 from typing import Any
 
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
+from fairseq_maelm.launch.options import add_precision, machine_of, number_if_it_is_one, recipe_type
 from fairseq_maelm.options import add_output, existing_path, named, number
 from fairseq_maelm.sweep.folder import sweep_folder
 from fairseq_maelm.sweep.log import is_divergence
 from fairseq_maelm.sweep.runner import add_runner_arguments, refuse, runner_of, without_result
-from fairseq_maelm.training.options import add_precision, machine_of, number_if_it_is_one, recipe_type
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import FolderLock, set_aside
+from fairseq_maelm.launch.options import configuration_of, overridden
+from fairseq_maelm.launch.screen import FORMAT, LOG_FILE, is_first_rank, shown
 from fairseq_maelm.options import UsageError, add_replace
-from fairseq_maelm.training.options import configuration_of, overridden
-from fairseq_maelm.training.screen import FORMAT, LOG_FILE, is_first_rank, shown
 
 logger = logging.getLogger(__name__)
 # fairseq's command fills a screen: it is in the log file, and shown with --verbose.

@@ -14,8 +14,8 @@ from typing import Any
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_maelm.launch.options import load_yaml, number_if_it_is_one, spelled
 from fairseq_maelm.options import number
-from fairseq_maelm.training.options import load_yaml, number_if_it_is_one, spelled
 
 # Option -> values to try.
 Search = dict[str, tuple[Any, ...]]

@@ -11,9 +11,9 @@ from fairseq import tasks, utils
 
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.finetuning.recipe import Recipe
+from fairseq_maelm.launch.options import Machine, fairseq_train
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
-from fairseq_maelm.training.options import Machine, fairseq_train
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from fairseq_maelm.finetuning.train_command import (
     run_options,
     train_words,
 )
+from fairseq_maelm.launch.options import Machine, configuration_of, overridden, spelled
 from fairseq_maelm.options import UsageError, refuse_repeated
 from fairseq_maelm.sweep.folder import DIVERGED, FINISHED, data_fingerprint, outcomes_of
 from fairseq_maelm.sweep.jobs import Job
 from fairseq_maelm.sweep.log import best_validation
-from fairseq_maelm.training.options import Machine, configuration_of, overridden, spelled
 
 RANDOM, _BEST = "random", "checkpoint_best.pt"
 

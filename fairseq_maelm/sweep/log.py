@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.training.progress import metrics_of
+from fairseq_maelm.launch.progress import metrics_of
 
 _RECORD = re.compile(r"\| INFO \| (\S+) \| (\{.*\})\s*$")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b")

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_maelm.launch.progress import Training, bar, clock, terminal_columns, training_state
 from fairseq_maelm.sweep.log import last_attempt, log_records
-from fairseq_maelm.training.progress import Training, bar, clock, terminal_columns, training_state
 
 # The remaining time is estimated only after this share of the sweep.
 _LEAST_SHARE = 0.02

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import write_json
+from fairseq_maelm.launch.options import number_if_it_is_one
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.sweep.jobs import Job, read_json
-from fairseq_maelm.training.options import number_if_it_is_one
 
 logger = logging.getLogger(__name__)
 

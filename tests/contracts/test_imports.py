@@ -25,7 +25,7 @@ LAYERS = (GROUND, CORE, FEATURES, COMMANDS)
 
 # Folders by layer; a deeper folder belongs to the layer of the one around it.
 FOLDERS = {
-    GROUND: ("checkpoints", "files", "text", "fairseq_fixes", "training", "hf"),
+    GROUND: ("checkpoints", "files", "text", "fairseq_fixes", "launch", "hf"),
     CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
     FEATURES: ("analysis", "finetuning", "interop", "scoring", "sweep"),
     COMMANDS: ("commands",),

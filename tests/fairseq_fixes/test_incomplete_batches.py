@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairseq_maelm
-from fairseq_maelm.training.options import parse_training
+from fairseq_maelm.launch.options import parse_training
 
 KEPT = Path(__file__).resolve().parents[1] / "end_to_end" / "kept" / "data"
 

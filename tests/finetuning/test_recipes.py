@@ -15,8 +15,8 @@ from fairseq_maelm.finetuning.sentences.glue import TASKS
 from fairseq_maelm.finetuning.squad import scoring
 from fairseq_maelm.finetuning.squad.task import SquadTaskConfig
 from fairseq_maelm.finetuning.tagging.schemes import ENTITY_METRICS
+from fairseq_maelm.launch.options import names_in, words_of
 from fairseq_maelm.registration import register
-from fairseq_maelm.training.options import names_in, words_of
 
 NAMES = names_in(FOLDER)
 RECIPES: dict[str, Recipe] = {name: read_recipe(Path(name)) for name in NAMES}

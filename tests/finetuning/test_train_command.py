@@ -16,7 +16,7 @@ from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.finetuning import train_command
 from fairseq_maelm.finetuning.recipe import read_recipe
 from fairseq_maelm.finetuning.train_command import Encoder, count_updates, rate_for_width, run_options, train_words
-from fairseq_maelm.training.options import Machine
+from fairseq_maelm.launch.options import Machine
 
 
 def encoder(positions: int = 512) -> Encoder:

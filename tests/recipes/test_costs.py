@@ -7,8 +7,8 @@ import pytest
 from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 
 from fairseq_maelm.commands.pretrain import RECIPES
+from fairseq_maelm.launch.options import load_yaml, names_in
 from fairseq_maelm.models.maelm import complete_config
-from fairseq_maelm.training.options import load_yaml, names_in
 from recipes.dry_runs import PRETRAINING
 
 # Symbols of the vocabularies.

@@ -14,7 +14,7 @@ from support import usage_error
 
 from fairseq_maelm.commands.pretrain import RECIPES as FOLDER
 from fairseq_maelm.commands.pretrain import train_options
-from fairseq_maelm.training.options import Machine, load_yaml, names_in, parse_training
+from fairseq_maelm.launch.options import Machine, load_yaml, names_in, parse_training
 from recipes.dry_runs import PRETRAINING, configuration_of_command, recipe_command
 
 # Table 3 of the paper, cell by cell.

@@ -7,9 +7,9 @@ import pytest
 
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.finetuning.recipe import RESERVED, Recipe
+from fairseq_maelm.launch.options import configuration_of, overridden
 from fairseq_maelm.options import USER_DIR, UsageError
 from fairseq_maelm.sweep.grid import choose, refuse_searched, settings_of, tidy
-from fairseq_maelm.training.options import configuration_of, overridden
 
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32), "epochs": (3,), "warm-up": (0.06,)}
 

@@ -8,9 +8,9 @@ from typing import Any
 from fairseq_maelm.corpus.tables import ColumnsWithId
 from fairseq_maelm.finetuning.kinds import Kind
 from fairseq_maelm.finetuning.recipe import RECIPES
+from fairseq_maelm.launch.options import names_in
 from fairseq_maelm.options import add_settings
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
-from fairseq_maelm.training.options import names_in
 
 
 def _recipe(folder: Path, manifest: Mapping[str, Any]) -> str | None:

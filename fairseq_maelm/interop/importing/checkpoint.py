@@ -11,13 +11,13 @@ from fairseq_maelm.checkpoints.fit import SETTINGS, model_settings, pack_setting
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+from fairseq_maelm.launch.options import words_of
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import Checkpoint
 from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
-from fairseq_maelm.training.options import words_of
 
 
 def fairseq_options(model: dict[str, Any]) -> list[str]:

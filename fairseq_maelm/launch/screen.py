@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fairseq_maelm.training.progress import bar, metrics_of, terminal_columns, training_state
+from fairseq_maelm.launch.progress import bar, metrics_of, terminal_columns, training_state
 
 LOG_FILE = "training.log"
 # With several GPUs, each process is a new interpreter and gets the log's path and the limits from this variable.

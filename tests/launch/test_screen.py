@@ -14,8 +14,8 @@ from fairseq.logging import metrics
 from support import logging_kept
 
 from fairseq_maelm.cli import main
-from fairseq_maelm.training import screen
-from fairseq_maelm.training.screen import LOG_FILE, LogFile, Screen, running_loss, show_in_rank, shown
+from fairseq_maelm.launch import screen
+from fairseq_maelm.launch.screen import LOG_FILE, LogFile, Screen, running_loss, show_in_rank, shown
 
 SIZES = ["--set", "batch-sequences=4", "sequence-length=64", "sequences-per-gpu=4", "max-update=3"]
 
@@ -74,7 +74,7 @@ def test_the_line_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
         screen.emit(log('{"epoch": 1, "loss": "7.25", "num_updates": "100"}', "train_inner"))
         later = screen.line(100, 1010.0)
         with monkeypatch.context() as narrow:
-            narrow.setattr("fairseq_maelm.training.screen.terminal_columns", lambda: 60)
+            narrow.setattr("fairseq_maelm.launch.screen.terminal_columns", lambda: 60)
             lines[expected] = screen.line(100, 1010.0)
         screen.close()
         assert line is not None and line.removeprefix(expected).endswith("50 %, 4 updates/s, 0:00:25 left")
