@@ -11,10 +11,10 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.dropout import dropout
+from fairseq_maelm.modules.cpu.dropout import dropout
+from fairseq_maelm.modules.cpu.token_embedding import embed
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions
-from fairseq_maelm.modules.token_embedding import embed
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_maelm.modules.attention import cpu, reference, sdpa, triton
+from fairseq_maelm.modules.attention import reference, sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.local import LocalMethod
 from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
+from fairseq_maelm.modules.cpu import attention as cpu
 
 
 class Backend(NamedTuple):

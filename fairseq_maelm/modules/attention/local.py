@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fairseq_maelm.batch import padding_mask
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.local_cpu import attend_windows
 from fairseq_maelm.modules.attention.packed_qkv import Attend
+from fairseq_maelm.modules.cpu.local_attention import attend_windows
 
 # Smaller blocks make matrix products too small to be efficient.
 _SMALLEST_BLOCK = 16

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from fairseq_maelm.models.checks import check_backend
-from fairseq_maelm.modules.attention import cpu, reference, sdpa, triton
+from fairseq_maelm.modules.attention import reference, sdpa, triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.rotary import rotations
+from fairseq_maelm.modules.cpu import attention as cpu
 
 
 def relative_bias(requires_grad=True, **others):

@@ -8,7 +8,7 @@ from support import batch_of, model_of, random_sequences
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from fairseq_maelm.modules.token_embedding import embed
+from fairseq_maelm.modules.cpu.token_embedding import embed
 
 MASK, PAD, SYMBOLS = 10, 1, 2000
 
