@@ -102,7 +102,7 @@ class Sequence:
         visible_tokens: S token ids that the encoder reads, in any order.
         visible_positions: S original positions of these tokens, from 0.
         length: T.
-        decoder_rows: S truth values, all true in MAE-LM. Where one is false, the decoder sees the mask embedding in
+        enters_decoder: S truth values, all true in MAE-LM. Where one is false, the decoder sees the mask embedding in
             place of the encoder's state.
         predicted_positions: M original positions at which tokens are predicted.
         targets: M token ids, the right answers.
@@ -111,7 +111,7 @@ class Sequence:
     visible_tokens: list[int]
     visible_positions: list[int]
     length: int
-    decoder_rows: list[bool]
+    enters_decoder: list[bool]
     predicted_positions: list[int]
     targets: list[int]
 
@@ -142,7 +142,7 @@ def forward(state: State, config: Config, sequence: Sequence) -> Output:
     elif config.decoder_layers > 0:
         reassembled = reassemble(state, config, sequence, encoder_states[-1])
         # A state that does not enter the decoder's input must not be read by cross-attention either.
-        rows = [row for row, enters in enumerate(sequence.decoder_rows) if enters]
+        rows = [row for row, enters in enumerate(sequence.enters_decoder) if enters]
         memory_positions = [sequence.visible_positions[row] for row in rows]
         decoder_states = decode(state, config, reassembled, encoder_states[-1][rows], memory_positions)
         features = [decoder_states[-1][position] for position in sequence.predicted_positions]
@@ -201,7 +201,7 @@ def reassemble(state: State, config: Config, sequence: Sequence, encoder_output:
     """Put encoder states [S, D] back at their positions and the mask embedding everywhere else: [T, D] (section 3)."""
     rows = [state["encoder.embed_tokens.weight"][config.mask_index]] * sequence.length
     for row, position in enumerate(sequence.visible_positions):
-        if sequence.decoder_rows[row]:
+        if sequence.enters_decoder[row]:
             rows[position] = encoder_output[row]
     return torch.stack(rows)
 
@@ -271,7 +271,7 @@ def decode_by_encoder(state: State, config: Config, sequence: Sequence, encoder_
 
 def with_states(rows: Tensor, sequence: Sequence, states: Tensor) -> Tensor:
     """Put the encoder's states [S, D] at their positions in [T, D]."""
-    entering = {p: row for row, p in enumerate(sequence.visible_positions) if sequence.decoder_rows[row]}
+    entering = {p: row for row, p in enumerate(sequence.visible_positions) if sequence.enters_decoder[row]}
     return torch.stack([states[entering[p]] if p in entering else row for p, row in enumerate(rows)])
 
 

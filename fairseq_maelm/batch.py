@@ -8,10 +8,16 @@ The letters of shapes in all docstrings and comments of this package:
     M  predicted tokens in the batch     V  vocabulary, fairseq's special symbols and <mask> included
     N  encoder states that enter the decoder
 
-Sequences are padded on the right, full sequences to T and the encoder's input to S. A *slot* is an index into the
-flattened full batch, ``sequence * T + position``; a *row* is an index into the flattened encoder batch,
-``sequence * S + column``. The dataset decides what the encoder sees at masked positions and describes that to the model
-only by rows and slots, so the model does not depend on the task's options.
+Sequences are padded on the right, full sequences to T and the encoder's input to S. Four kinds of indices have four
+names:
+
+    slot        in the full batch [B, T], flattened: ``sequence * T + position``
+    row         in the encoder's batch [B, S], flattened: ``sequence * S + column``
+    output      among the predicted tokens [M]
+    stream row  among the rows [B * S + M] of the shared decoder: all rows of the encoder's batch, then the masks
+
+The dataset decides what the encoder sees at masked positions and describes that to the model only by rows and slots, so
+the model does not depend on the task's options.
 """
 
 from collections.abc import Sequence
@@ -37,14 +43,14 @@ class Layout(_Optional):
     lengths: Tensor  # <int64>[B] number of tokens in each full sequence
     padded_length: int  # T
     visible_tokens: int  # tokens in the encoder's input of the whole batch, without padding
-    visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
-    visible_slots: Tensor  # <int64>[N] slots of these states; all other slots get the mask embedding
-    predicted_slots: Tensor  # <int64>[M] slots to predict, ascending; then other slots, as spare rows
-    predicted_tokens: int  # slots to predict in the whole batch, without spare rows
-    returned_outputs: Tensor  # <int64>[K] indices into predicted_slots, where the slot is also in visible_slots
-    returned_rows: Tensor  # <int64>[K] encoder rows of these slots
-    output_rows: Tensor  # <int64>[M] indices of predicted slots in a flattened [B, output_length]
-    output_length: int  # largest number of slots to predict in a sequence; with spare rows, M = B * output_length
+    decoder_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
+    decoder_slots: Tensor  # <int64>[N] slots of these states; all other slots get the mask embedding
+    predicted_slots: Tensor  # <int64>[M] slots to predict, ascending; then other slots, as spare outputs
+    predicted_tokens: int  # slots to predict in the whole batch, without spare outputs
+    seen_outputs: Tensor  # <int64>[K] outputs whose token the encoder sees, ascending; their slots are decoder slots
+    seen_rows: Tensor  # <int64>[K] rows of these outputs
+    padded_outputs: Tensor  # <int64>[M] index of each output in a flattened [B, output_length]
+    output_length: int  # largest number of slots to predict in a sequence; with spare outputs, M = B * output_length
     all_visible: bool  # whether the states of all tokens enter the decoder; rows then equal slots, and S = T
     encoder_padded: bool  # whether any encoder sequence is shorter than S; known without a GPU sync
     decoder_padded: bool  # whether any full sequence is shorter than T

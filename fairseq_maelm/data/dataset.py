@@ -99,7 +99,7 @@ class MaskedBlockDataset(BatchDataset):
         """Read, mask and collate sequences <int64>[B].
 
         Returns:
-            ``ntokens`` (all original tokens), ``target`` <int64>[M], without spare rows, and ``net_input`` with
+            ``ntokens`` (all original tokens), ``target`` <int64>[M], without spare outputs, and ``net_input`` with
             ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout`` (see ``fairseq_maelm.batch``).
         """
         tokens, lengths = self.blocks.read(indices, self.symbols.pad, self.width(indices))

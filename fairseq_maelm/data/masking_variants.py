@@ -18,7 +18,7 @@ class VisibleTokens(NamedTuple):
 
     tokens: np.ndarray  # <int64>[B, T] with masked positions replaced
     visible: np.ndarray  # <bool>[B, T] True where the encoder sees the token
-    returned: np.ndarray  # <bool>[B, T] True where the state of a visible token enters the decoder
+    entering: np.ndarray  # <bool>[B, T] True where the state of a visible token enters the decoder
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class EncoderView:
             visible = unmasked | kept
             return VisibleTokens(np.where(kept, mask_index, draw.tokens), visible, visible)
         filler = mask_index if random_tokens is None else random_tokens
-        returned = inside if self.masked_input in ("kept", "random_kept") else unmasked
-        return VisibleTokens(np.where(masked, filler, draw.tokens), inside, returned)
+        entering = inside if self.masked_input in ("kept", "random_kept") else unmasked
+        return VisibleTokens(np.where(masked, filler, draw.tokens), inside, entering)
 
 
 def output_layout(predicted: np.ndarray, planned: int | None = None) -> dict[str, Any]:
-    """Return the entries of the layout on the predicted tokens, and on spare rows.
+    """Return the entries of the layout on the predicted tokens, and on spare outputs.
 
     Args:
         predicted: <bool>[B, T] True at positions to predict.
@@ -111,7 +111,7 @@ def output_layout(predicted: np.ndarray, planned: int | None = None) -> dict[str
     return {
         "predicted_slots": torch.from_numpy(slots),
         "predicted_tokens": int(counts.sum()),
-        "output_rows": torch.from_numpy(rows),
+        "padded_outputs": torch.from_numpy(rows),
         "output_length": length,
     }
 
@@ -140,7 +140,7 @@ def encoder_input(
         lengths: <int64>[B] lengths of the full sequences.
         pad: token id of padding.
         positions: "original" or "consecutive".
-        planned: number of masks in a sequence of T tokens. If it is given, padding and spare rows, which have no
+        planned: number of masks in a sequence of T tokens. If it is given, padding and spare outputs, which have no
             target, make the batch one of few different shapes: that of B such sequences, unless it needs more.
 
     Returns:
@@ -155,20 +155,20 @@ def encoder_input(
     src_positions = _spread(slots % padded_length, rows, (batch_size, width), 0)
     if positions == "consecutive":
         src_positions = np.where(np.arange(width) < counts[:, None], np.arange(width), 0)
-    visible_rows = np.arange(len(slots)) if rows is None else rows
-    if shown.returned is not shown.visible:
-        enters = shown.returned.reshape(-1)[slots]
-        visible_rows, slots = visible_rows[enters], slots[enters]
+    decoder_rows = np.arange(len(slots)) if rows is None else rows
+    if shown.entering is not shown.visible:
+        enters = shown.entering.reshape(-1)[slots]
+        decoder_rows, slots = decoder_rows[enters], slots[enters]
     layout = {
         **output_layout(predicted, planned),
         "positions": torch.from_numpy(src_positions),
         "lengths": torch.from_numpy(lengths),
         "padded_length": padded_length,
         "visible_tokens": int(counts.sum()),
-        "visible_rows": torch.from_numpy(visible_rows),
-        "visible_slots": torch.from_numpy(slots),
-        "returned_outputs": torch.from_numpy(np.flatnonzero(shown.returned[predicted])),
-        "returned_rows": torch.from_numpy(visible_rows[predicted.reshape(-1)[slots]]),
+        "decoder_rows": torch.from_numpy(decoder_rows),
+        "decoder_slots": torch.from_numpy(slots),
+        "seen_outputs": torch.from_numpy(np.flatnonzero(shown.entering[predicted])),
+        "seen_rows": torch.from_numpy(decoder_rows[predicted.reshape(-1)[slots]]),
         "all_visible": len(slots) == int(lengths.sum()) and width == padded_length,
         "encoder_padded": encoder_padded,
         "decoder_padded": bool(lengths.min() < padded_length),
@@ -191,8 +191,8 @@ def encoder_input_of_masks(
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     visible = inside if view.asks_with_masks else inside & ~masks
-    returned = inside & ~masks if view.masked_input == "reset" else visible
-    shown = VisibleTokens(tokens, visible, returned)
+    entering = inside & ~masks if view.masked_input == "reset" else visible
+    shown = VisibleTokens(tokens, visible, entering)
     return encoder_input(shown, masks, lengths, pad, view.positions, planned)
 
 

@@ -38,8 +38,8 @@ class SelfCrossDecoder(MaelmDecoder):
             hidden = tokens.eq(encoder.padding_idx)
         else:
             positions = _original_positions(layout)
-            if len(layout["visible_rows"]) != tokens.numel() or in_graphs(self.layers, states):
-                hidden = hidden_except(layout["visible_rows"], *tokens.shape)
+            if len(layout["decoder_rows"]) != tokens.numel() or in_graphs(self.layers, states):
+                hidden = hidden_except(layout["decoder_rows"], *tokens.shape)
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         bias = AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
         layers: list[Any] = [layer.cross_attn for layer in self.layers]
@@ -51,8 +51,8 @@ def _original_positions(layout: Layout) -> Tensor:
 
     The encoder's own positions may differ: with ``--encoder-positions consecutive`` they have no gaps.
     """
-    own, places = layout["positions"], layout["visible_slots"] % layout["padded_length"]
-    return own.flatten().index_copy(0, layout["visible_rows"], places).view_as(own)
+    own, places = layout["positions"], layout["decoder_slots"] % layout["padded_length"]
+    return own.flatten().index_copy(0, layout["decoder_rows"], places).view_as(own)
 
 
 class CausalCrossDecoder(SelfCrossDecoder):
@@ -95,16 +95,16 @@ class CrossDecoder(SelfCrossDecoder):
     def reassemble(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
         """Return the input at predicted positions <float>[M, D]; without a layout, all encoder states <float>[B, S, D].
 
-        Rows are mask embeddings, except for encoder states at the layout's ``returned_outputs``.
+        Rows are mask embeddings, except for encoder states at the layout's ``seen_outputs``.
         """
         if layout is None:
             return visible.states
         masks = visible.mask_embedding.to(visible.states.dtype)
         rows = masks.expand(len(layout["predicted_slots"]), -1)
-        if not len(layout["returned_outputs"]):
+        if not len(layout["seen_outputs"]):
             return rows
-        states = visible.states.flatten(0, 1).index_select(0, layout["returned_rows"])
-        return rows.index_copy(0, layout["returned_outputs"], states)
+        states = visible.states.flatten(0, 1).index_select(0, layout["seen_rows"])
+        return rows.index_copy(0, layout["seen_outputs"], states)
 
     def forward(
         self,

@@ -93,9 +93,9 @@ class MaelmModel(FairseqTextModel):
             features_only: return the encoder's last states.
             return_all_hiddens: return the states of all layers as ``inner_states``.
             classification_head_name: return this head's scores.
-            target: <int64>[M] the original tokens at the masked positions, in order, without spare rows. With a target,
-                the loss is returned, and a layout is needed. This is cheaper than returning logits: the last layer
-                before the LM head computes the masked positions only, and the logits are computed in chunks.
+            target: <int64>[M] the original tokens at the masked positions, in order, without spare outputs. With a
+                target, the loss is returned, and a layout is needed. This is cheaper than returning logits: the last
+                layer before the LM head computes the masked positions only, and the logits are computed in chunks.
 
         Returns:
             A pair. First: logits <float>[M, V] at the masked positions, or [B, S, V] without a layout; or the loss

@@ -48,7 +48,7 @@ class SharedDecoder(nn.Module):
         """
         if layout is None:
             return visible.states
-        positions = unseen_positions(layout).slots % layout["padded_length"]
+        positions = unseen_positions(layout).indices % layout["padded_length"]
         return encoder.add_positions(visible.mask_embedding.expand(len(positions), -1), positions)
 
     def forward(
@@ -72,7 +72,7 @@ class SharedDecoder(nn.Module):
             return encoder.final_layer_norm(states)
         streams = self._streams(visible, encoder, layout, full)
         rows = join(visible.states, full)
-        keeps = len(layout["returned_outputs"]) > 0
+        keeps = len(layout["seen_outputs"]) > 0
         for number, layer in enumerate(layers, first):
             if number in self.with_masks:
                 rows = layer(rows, streams, streams if number == last and not keeps else None)
@@ -83,28 +83,28 @@ class SharedDecoder(nn.Module):
             if number + 1 in self.with_masks:
                 rows = join(seen, masks)
         if keeps:
-            own = rows.index_select(0, layout["returned_rows"])
+            own = rows.index_select(0, layout["seen_rows"])
             outputs = rows.new_empty(len(layout["predicted_slots"]), rows.shape[1])
             outputs = outputs.index_copy(0, unseen_outputs(layout), streams.take(rows))
-            rows = outputs.index_copy(0, layout["returned_outputs"], own)
+            rows = outputs.index_copy(0, layout["seen_outputs"], own)
         return encoder.final_layer_norm(rows)
 
     def _streams(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout, masks: Tensor) -> TwoStreams:
         config, tokens, masks_at = encoder.layer_config, visible.tokens, unseen_positions(layout)
-        length, places = layout["padded_length"], masks_at.slots % layout["padded_length"]
+        length, places = layout["padded_length"], masks_at.indices % layout["padded_length"]
         of_distance = None if visible.bias is None else visible.bias.of_distance
-        # A spare row at padding is where the last token is; otherwise a window could hide all tokens from it.
+        # A spare output at padding is where the last token is; otherwise a window could hide all tokens from it.
         own_places = masks_at.pad(places, len(tokens)).minimum(layout["lengths"][:, None] - 1)
-        own_hidden = hidden_except(masks_at.rows[: masks_at.wanted], *own_places.shape)
+        own_hidden = hidden_except(masks_at.padded[: masks_at.wanted], *own_places.shape)
         masks_bias = AttentionBias(
             of_distance,
             torch.cat([layout["positions"], own_places], dim=1),
-            hidden=torch.cat([hidden_except(layout["visible_rows"], *tokens.shape), own_hidden], dim=1),
+            hidden=torch.cat([hidden_except(layout["decoder_rows"], *tokens.shape), own_hidden], dim=1),
             query_positions=own_places,
         )
         positions = torch.arange(length, device=places.device)[None]
         full_bias = AttentionBias(of_distance, positions, layout["lengths"], max_positions=encoder.longest)
         of_rows = torch.cat([layout["positions"].flatten(), places])[None]
         turns = rotations(of_rows, config.rotary_bases, config.head_dim, masks)
-        rows = layout["visible_rows"], layout["visible_slots"]
+        rows = layout["decoder_rows"], layout["decoder_slots"]
         return TwoStreams(len(tokens), tokens.shape[1], visible.bias, masks_at, masks_bias, full_bias, turns, *rows)

@@ -19,8 +19,8 @@ def reassemble(visible: Tensor, mask_embedding: Tensor, layout: Layout) -> Tenso
     batch, _, width = visible.shape
     slots = batch * layout["padded_length"]
     states = visible.reshape(-1, width)
-    if layout["encoder_padded"] or len(states) != len(layout["visible_rows"]):
-        states = states.index_select(0, layout["visible_rows"])
+    if layout["encoder_padded"] or len(states) != len(layout["decoder_rows"]):
+        states = states.index_select(0, layout["decoder_rows"])
     # The embedding is in single precision even if the states are in half precision.
-    full = mask_embedding.to(states.dtype).expand(slots, width).index_copy(0, layout["visible_slots"], states)
+    full = mask_embedding.to(states.dtype).expand(slots, width).index_copy(0, layout["decoder_slots"], states)
     return full.view(batch, layout["padded_length"], width)

@@ -59,8 +59,8 @@ def test_encoder_input_by_hand():
     assert layout["lengths"].tolist() == [4, 3]
     assert layout["padded_length"] == 4
     assert layout["visible_tokens"] == 5
-    assert layout["visible_rows"].tolist() == [0, 1, 2, 3, 4]
-    assert layout["visible_slots"].tolist() == [0, 2, 3, 5, 6]
+    assert layout["decoder_rows"].tolist() == [0, 1, 2, 3, 4]
+    assert layout["decoder_slots"].tolist() == [0, 2, 3, 5, 6]
     assert layout["predicted_slots"].tolist() == [1, 4]
     assert layout["encoder_padded"] and layout["decoder_padded"]
 
@@ -71,8 +71,8 @@ def reassembled(sample) -> np.ndarray:
     size = len(sample["id"]) * layout["padded_length"]
     full = torch.zeros(size, dtype=torch.int64)
     count = torch.zeros(size, dtype=torch.int64)
-    visible = sample["net_input"]["src_tokens"].view(-1)[layout["visible_rows"]]
-    for slots, values in ((layout["visible_slots"], visible), (layout["predicted_slots"], sample["target"])):
+    visible = sample["net_input"]["src_tokens"].view(-1)[layout["decoder_rows"]]
+    for slots, values in ((layout["decoder_slots"], visible), (layout["predicted_slots"], sample["target"])):
         full[slots] = values
         count.index_add_(0, slots, torch.ones_like(slots))
     assert count.max() <= 1, "a slot is filled twice"
@@ -90,15 +90,15 @@ def test_split_and_reassembled_is_whole(sizes, probability, epoch):
         assert full[row, : sizes[index]].tolist() == dataset.blocks[index].tolist()
         assert not full[row, sizes[index] :].any()
     layout = sample["net_input"]["layout"]
-    assert sample["ntokens"] == sum(sizes) == len(layout["visible_rows"]) + len(sample["target"])
+    assert sample["ntokens"] == sum(sizes) == len(layout["decoder_rows"]) + len(sample["target"])
     rows, width = sample["net_input"]["src_tokens"].shape
-    visible_positions = layout["positions"].view(-1)[layout["visible_rows"]]
+    visible_positions = layout["positions"].view(-1)[layout["decoder_rows"]]
     assert (
-        layout["visible_slots"] == layout["visible_rows"] // width * layout["padded_length"] + visible_positions
+        layout["decoder_slots"] == layout["decoder_rows"] // width * layout["padded_length"] + visible_positions
     ).all()
     padding = sample["net_input"]["src_tokens"].eq(PAD)
     assert layout["encoder_padded"] == bool(padding.any())
-    assert rows * width - int(padding.sum()) == len(layout["visible_rows"])
+    assert rows * width - int(padding.sum()) == len(layout["decoder_rows"])
 
 
 def test_epochs_differ_and_validation_does_not():

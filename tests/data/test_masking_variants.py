@@ -23,7 +23,7 @@ def batch(view, **scheme):
 
 
 def seen(sample):
-    """<int64>[B, T] the encoder's tokens at their slots (0 where it sees none) and <bool>[B, T] returned slots.
+    """<int64>[B, T] the encoder's tokens at their slots (0 where it sees none) and <bool>[B, T] entering slots.
 
     Only for views with original positions: the columns of the encoder's batch are found by them.
     """
@@ -33,12 +33,12 @@ def seen(sample):
     source, positions = sample["net_input"]["src_tokens"].numpy(), layout["positions"].numpy()
     for row, length in enumerate(sample["net_input"]["src_lengths"].tolist()):
         tokens[row, positions[row, :length]] = source[row, :length]
-    returned = np.zeros(shape, dtype=bool)
-    returned.reshape(-1)[layout["visible_slots"].numpy()] = True
+    entering = np.zeros(shape, dtype=bool)
+    entering.reshape(-1)[layout["decoder_slots"].numpy()] = True
     # A slot's state belongs to the token in that slot.
-    flat = source.reshape(-1)[layout["visible_rows"].numpy()]
-    assert (tokens.reshape(-1)[layout["visible_slots"].numpy()] == flat).all()
-    return tokens, returned
+    flat = source.reshape(-1)[layout["decoder_rows"].numpy()]
+    assert (tokens.reshape(-1)[layout["decoder_slots"].numpy()] == flat).all()
+    return tokens, entering
 
 
 @pytest.mark.parametrize("masked_input", MASKED_INPUTS)
@@ -48,12 +48,12 @@ def test_what_is_seen_and_what_returns(masked_input, scheme):
     lengths = sample["net_input"]["src_lengths"]
     assert sample["net_input"]["layout"]["visible_tokens"] == int(lengths.sum())
     assert lengths.tolist() == (SIZES if masked_input != "dropped" else ((full != PAD) & ~draw.masked).sum(1).tolist())
-    tokens, returned = seen(sample)
+    tokens, entering = seen(sample)
     inside = full != PAD
     assert sample["target"].tolist() == full[draw.predicted].tolist()
     assert (draw.predicted & ~draw.masked).any() == bool(scheme)
     assert (tokens[inside & ~draw.masked] == draw.tokens[inside & ~draw.masked]).all()
-    assert not tokens[~inside].any() and not returned[~inside].any()
+    assert not tokens[~inside].any() and not entering[~inside].any()
     at_masks = tokens[draw.masked]
     if masked_input == "dropped":
         assert not at_masks.any()
@@ -62,17 +62,17 @@ def test_what_is_seen_and_what_returns(masked_input, scheme):
     else:
         assert (at_masks >= 4).all() and (at_masks < MASK).all(), "a special symbol or <mask> was drawn"
         assert (at_masks != full[draw.masked]).mean() > 0.8
-    assert (returned[inside & ~draw.masked]).all()
-    assert (returned[draw.masked] == (masked_input in ("kept", "random_kept"))).all()
+    assert (entering[inside & ~draw.masked]).all()
+    assert (entering[draw.masked] == (masked_input in ("kept", "random_kept"))).all()
 
 
 def test_delta_keeps_masks_in_the_encoder():
     for fraction in (0.0, 0.3, 1.0):
         sample, full, draw = batch(EncoderView(mask_fraction=fraction))
-        tokens, returned = seen(sample)
+        tokens, entering = seen(sample)
         staying = draw.masked & keep_fraction(fraction, np.arange(len(SIZES)), 1, 1, full.shape[1])
-        assert (tokens[staying] == MASK).all() and returned[staying].all()
-        assert not tokens[draw.masked & ~staying].any() and not returned[draw.masked & ~staying].any()
+        assert (tokens[staying] == MASK).all() and entering[staying].all()
+        assert not tokens[draw.masked & ~staying].any() and not entering[draw.masked & ~staying].any()
         assert sample["target"].tolist() == full[draw.predicted].tolist()
         assert staying.any() == (fraction > 0)
 

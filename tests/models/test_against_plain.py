@@ -34,7 +34,7 @@ def plainly(
             visible_tokens=[int(shown[i]) for i in visible],
             visible_positions=visible,
             length=len(sequence),
-            decoder_rows=[True] * len(visible),
+            enters_decoder=[True] * len(visible),
             predicted_positions=positions,
             targets=[int(sequence[i]) for i in positions],
         )
@@ -109,7 +109,7 @@ def test_loss_with_masks_of_some_sequences_kept(family, attention):
     model = model_of(**family, decoder_attention=attention, encoder_layers=3, decoder_layers=3).double()
     sequences = random_sequences(LENGTHS)
     net_input, targets = batch_of(sequences, MASKED, view=EncoderView(mask_fraction=0.5))
-    assert len(net_input["layout"]["returned_rows"]) == len(MASKED[0]) + len(MASKED[2])
+    assert len(net_input["layout"]["seen_rows"]) == len(MASKED[0]) + len(MASKED[2])
     loss = model(**net_input, target=targets)[0]
     loss.backward()
     outputs, state = plainly(model, sequences, MASKED, staying=(0, 2))

@@ -57,7 +57,7 @@ class Losses(nn.Module):
             slots = self.tokens.ne(1).flatten().nonzero().flatten()
             everything = {
                 "predicted_slots": slots,
-                "output_rows": slots,
+                "padded_outputs": slots,
                 "output_length": 12,
                 "full_tokens": self.tokens,
             }

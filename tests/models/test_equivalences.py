@@ -57,7 +57,7 @@ def test_order_of_visible_tokens_is_free(family):
     order = torch.randperm(width, generator=torch.Generator().manual_seed(1))
     layout = dict(net_input["layout"])
     layout["positions"] = layout["positions"][:, order]
-    layout["visible_slots"] = layout["visible_slots"].view(2, width)[:, order].reshape(-1)
+    layout["decoder_slots"] = layout["decoder_slots"].view(2, width)[:, order].reshape(-1)
     shuffled = {"src_tokens": net_input["src_tokens"][:, order], "layout": layout}
     assert not torch.equal(order, torch.arange(width))
     assert_same(loss_and_gradients(model, shuffled, targets), sorted_order)
@@ -72,8 +72,8 @@ def test_nothing_masked_is_the_plain_sequence(family):
     layout = {
         **net_input["layout"],
         "positions": torch.arange(11).repeat(2, 1),
-        "visible_rows": torch.arange(22),
-        "visible_slots": torch.arange(22),
+        "decoder_rows": torch.arange(22),
+        "decoder_slots": torch.arange(22),
         "encoder_padded": False,
     }
     with_layout, _ = model(tokens, layout=layout)

@@ -200,7 +200,7 @@ def test_output_positions_by_sequence_and_back():
     predicted = np.zeros((3, 5), dtype=bool)
     predicted[0, [1, 4]] = predicted[2, [0, 2, 3]] = True
     output_at = predicted_positions(output_layout(predicted))
-    assert (output_at.slots.tolist(), output_at.rows.tolist()) == ([1, 4, 10, 12, 13], [0, 1, 6, 7, 8])
+    assert (output_at.indices.tolist(), output_at.padded.tolist()) == ([1, 4, 10, 12, 13], [0, 1, 6, 7, 8])
     assert (output_at.length, output_at.wanted) == (3, 5)
     states = torch.arange(1, 16).view(3, 5)
     taken = output_at.take(states)
@@ -214,8 +214,8 @@ def test_spare_rows_are_other_positions_of_the_sequences():
     predicted = np.zeros((3, 5), dtype=bool)
     predicted[0, [1, 4]] = predicted[2, [0, 2, 3]] = True
     output_at = predicted_positions(output_layout(predicted, planned=3))
-    assert output_at.slots.tolist() == [1, 4, 10, 12, 13, 0, 5, 6, 7]
-    assert output_at.rows.tolist() == [0, 1, 6, 7, 8, 2, 3, 4, 5]
+    assert output_at.indices.tolist() == [1, 4, 10, 12, 13, 0, 5, 6, 7]
+    assert output_at.padded.tolist() == [0, 1, 6, 7, 8, 2, 3, 4, 5]
     assert (output_at.length, output_at.wanted) == (3, 5)
     everything = np.ones((1, 17), dtype=bool)
     assert output_layout(everything, planned=3)["output_length"] == 17, "more than there are positions"

@@ -30,7 +30,7 @@ def masked_sequence(length: int, masked: list[int], seed: int = 1) -> Sequence:
         visible_tokens=[tokens[position] for position in visible],
         visible_positions=visible,
         length=length,
-        decoder_rows=[True] * len(visible),
+        enters_decoder=[True] * len(visible),
         predicted_positions=masked,
         targets=[tokens[position] for position in masked],
     )
@@ -80,7 +80,7 @@ def test_decoder_sees_only_the_mask_where_no_state_enters() -> None:
     results = []
     for seed in (1, 2):
         sequence = masked_sequence(10, [2, 6], seed)
-        kept_out = dataclasses.replace(sequence, decoder_rows=[False] * 8)
+        kept_out = dataclasses.replace(sequence, enters_decoder=[False] * 8)
         results.append((forward(state, config, sequence), forward(state, config, kept_out)))
     (open_1, closed_1), (open_2, closed_2) = results
     torch.testing.assert_close(closed_1.logits, closed_2.logits, rtol=0, atol=0)

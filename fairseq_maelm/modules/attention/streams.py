@@ -28,8 +28,8 @@ class TwoStreams(NamedTuple):
         masks_bias: of masks, whose keys are the visible tokens and then the masks: <float>[B, S + Q].
         full_bias: of masks that read a window in blocks; queries and keys are the full sequences <float>[B, T].
         rotations: rotary base -> rotation of all rows, as one sequence <float>[1, B * S + M].
-        visible_rows: <int64>[N] rows of the visible tokens that masks may read.
-        visible_slots: <int64>[N] slots of these tokens.
+        decoder_rows: <int64>[N] rows of the visible tokens that masks may read.
+        decoder_slots: <int64>[N] slots of these tokens.
     """
 
     sequences: int
@@ -39,8 +39,8 @@ class TwoStreams(NamedTuple):
     masks_bias: AttentionBias
     full_bias: AttentionBias
     rotations: dict[int, Rotation]
-    visible_rows: Tensor
-    visible_slots: Tensor
+    decoder_rows: Tensor
+    decoder_slots: Tensor
 
     def reads_whole(self, window: int) -> bool:
         """Return True if masks read whole sequences, with far tokens hidden, faster than blocks of them."""
@@ -65,7 +65,7 @@ class TwoStreams(NamedTuple):
     def split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Split rows [B * S + M, ...]: visible tokens [B, S, ...], and masks [M, ...]."""
         # The backward pass of ``split`` joins gradients; that of slices would add zeros.
-        visible, masks = rows.split([self.sequences * self.length, len(self.masks_at.slots)])
+        visible, masks = rows.split([self.sequences * self.length, len(self.masks_at.indices)])
         return visible.unflatten(0, (self.sequences, self.length)), masks
 
     def split_packed(self, packed: Tensor, rotary_base: int | None) -> "Parts":
@@ -98,8 +98,8 @@ class TwoStreams(NamedTuple):
         full = self.full_bias.positions
         assert full is not None
         placed = self.masks_at.place(masks, self.sequences, full.shape[1]).flatten(0, 1)
-        rows = visible.transpose(1, 2).flatten(0, 1).index_select(0, self.visible_rows)
-        placed = placed.index_copy(0, self.visible_slots, rows)
+        rows = visible.transpose(1, 2).flatten(0, 1).index_select(0, self.decoder_rows)
+        placed = placed.index_copy(0, self.decoder_slots, rows)
         return placed.unflatten(0, (self.sequences, -1)).transpose(1, 2)
 
 

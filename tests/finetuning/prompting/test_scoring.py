@@ -44,7 +44,7 @@ def test_what_reaches_the_encoder(view):
     assert len(tokens) == 6 and len(layout["predicted_slots"]) == masks
     seen = int((tokens == MASK).sum())
     assert seen == (0 if view in ("dropped", "consecutive") else masks)
-    inside = layout["visible_slots"].tolist()
+    inside = layout["decoder_slots"].tolist()
     returned = masks if view in ("kept", "mostly kept") else 0
     assert len(set(inside) & set(layout["predicted_slots"].tolist())) == returned
     if view == "consecutive":

@@ -72,8 +72,8 @@ def test_masks_that_the_encoder_sees_have_no_second_rows() -> None:
     # Masks of the first and the third sequence stay; slots are counted in rows of 8, places in rows of 3.
     assert unseen_outputs(layout).tolist() == [2, 3, 4]
     unseen = unseen_positions(layout)
-    assert (unseen.slots.tolist(), unseen.rows.tolist(), unseen.length) == ([10, 11, 14], [3, 4, 5], 3)
+    assert (unseen.indices.tolist(), unseen.padded.tolist(), unseen.length) == ([10, 11, 14], [3, 4, 5], 3)
     hidden = [[True] * 3, [False] * 3, [True] * 3]
-    assert hidden_except(unseen.rows, 3, unseen.length).tolist() == hidden
+    assert hidden_except(unseen.padded, 3, unseen.length).tolist() == hidden
     dropped = batch_of(sequences, masked)[0]["layout"]
-    assert unseen_positions(dropped).slots.tolist() == dropped["predicted_slots"].tolist() == [1, 4, 10, 11, 14, 19]
+    assert unseen_positions(dropped).indices.tolist() == dropped["predicted_slots"].tolist() == [1, 4, 10, 11, 14, 19]

@@ -52,8 +52,8 @@ def query_gradient_kernel(
     valid = rows < count
     query_rows = load_rows(query + start, rows, stride_row, valid, HEAD_DIM, BLOCK_D)
     gradient_rows = load_rows(output_gradient + joined, rows, heads * HEAD_DIM, valid, HEAD_DIM, BLOCK_D)
-    output_rows = load_rows(output + joined, rows, heads * HEAD_DIM, valid, HEAD_DIM, BLOCK_D)
-    row_deltas = tl.sum(output_rows.to(tl.float32) * gradient_rows.to(tl.float32), 1)
+    padded_outputs = load_rows(output + joined, rows, heads * HEAD_DIM, valid, HEAD_DIM, BLOCK_D)
+    row_deltas = tl.sum(padded_outputs.to(tl.float32) * gradient_rows.to(tl.float32), 1)
     row_deltas *= 1 - THRESHOLD / 4294967296.0
     tl.store(deltas + by_row + rows, row_deltas)
     row_log_sums = tl.load(log_sums + by_row + rows)
