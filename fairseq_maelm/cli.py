@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm import __version__
-from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.files.atomic import NO_SPACE
+from fairseq_maelm.launch.memory import keep_freed_memory
 from fairseq_maelm.launch.screen import is_first_rank
 from fairseq_maelm.options import CommandParser, UsageError
 from fairseq_maelm.registration import claim_process

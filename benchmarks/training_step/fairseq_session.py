@@ -79,7 +79,7 @@ class FairseqSession:
             self.words.append(f"--{self.settings.precision}")
         config = configuration(self.words, self.code if self.contender.kind == "authors" else None)
         if self.contender.kind == "ours" and self.settings.device == "cpu":
-            from fairseq_maelm.fairseq_fixes.memory import choose_allocation
+            from fairseq_maelm.launch.memory import choose_allocation
 
             choose_allocation(config)  # as fairseq-train does when it looks for a checkpoint
         return config

@@ -44,7 +44,7 @@ def add_run_arguments(parser: Any) -> None:
 
 def after_interrupt(args: argparse.Namespace) -> str:
     """Return a message about what the same command will do after Ctrl-C."""
-    from fairseq_maelm.fairseq_fixes.save_folder import checkpoint_files  # imports fairseq
+    from fairseq_maelm.launch.save_folder import checkpoint_files  # imports fairseq
 
     if checkpoint_files(args.output, ""):
         command = "the same command without --replace" if args.replace else "the same command"
@@ -142,8 +142,8 @@ def _refuse_another_run(folder: Path, configuration: Any, owned: Mapping[str, st
     """Raise a ValueError that lists the differences if the run in a save folder has other inputs or settings."""
     from omegaconf import OmegaConf
 
-    from fairseq_maelm.fairseq_fixes.save_folder import read_run
-    from fairseq_maelm.fairseq_fixes.unchanged_inputs import changed_inputs, recorded_inputs
+    from fairseq_maelm.launch.recorded_inputs import changed_inputs, recorded_inputs
+    from fairseq_maelm.launch.save_folder import read_run
 
     run = read_run(folder)
     if run is None:

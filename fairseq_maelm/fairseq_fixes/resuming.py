@@ -27,13 +27,13 @@ from fairseq_maelm.fairseq_fixes.collectives import broadcast_object
 from fairseq_maelm.fairseq_fixes.early_stopping import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.ema import load_with_average
 from fairseq_maelm.fairseq_fixes.lasting_meters import restore_lasting_meters
-from fairseq_maelm.fairseq_fixes.memory import choose_allocation
 from fairseq_maelm.fairseq_fixes.metric import check_validation
 from fairseq_maelm.fairseq_fixes.replacements import replaces
-from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
-from fairseq_maelm.fairseq_fixes.setup_files import read_setup_files, write_with_first_checkpoint
-from fairseq_maelm.fairseq_fixes.unchanged_inputs import record_inputs
 from fairseq_maelm.files.atomic import FolderLock, remove_partial_files
+from fairseq_maelm.launch.memory import choose_allocation
+from fairseq_maelm.launch.recorded_inputs import record_inputs
+from fairseq_maelm.launch.save_folder import DEFAULT, Start, choose_start, is_local
+from fairseq_maelm.launch.setup_files import read_setup_files, write_with_first_checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from fairseq.data.iterators import GroupedIterator
 from fairseq.trainer import Trainer
 
 from fairseq_maelm.fairseq_fixes.replacements import replaces
-from fairseq_maelm.fairseq_fixes.setup_files import write_waiting_files
+from fairseq_maelm.launch.setup_files import write_waiting_files
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 Reason: such a process keeps the memory that it frees (see ``memory``). Batches with different numbers of tokens or
 masks leave gaps that are too small for later blocks, so the heap grows with every update. In a run with 4 layers of
 width 256 and 4,096 tokens per update, it grew from 1.2 to 5 GB in 4,200 updates, though only 0.3 GB were in use.
-Test: tests/fairseq_fixes/test_memory.py.
+Test: tests/launch/test_memory.py.
 """
 
 import time
@@ -11,8 +11,8 @@ from typing import Any
 
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.memory import changeable_allocator
 from fairseq_maelm.fairseq_fixes.replacements import replaces
+from fairseq_maelm.launch.memory import changeable_allocator
 
 # Trimming a heap of 1 GB and clearing its pages again takes about 60 ms, on some virtual machines up to a second.
 _SECONDS_BETWEEN = 120.0

@@ -27,6 +27,7 @@ _SHORT = logging.Formatter("%(asctime)s | %(message)s", "%H:%M:%S")
 # Loggers with all messages shown; and prefixes of messages that are shown from any logger.
 _SHOWN = (
     "fairseq_maelm.fairseq_fixes",
+    "fairseq_maelm.launch",
     "fairseq_maelm.commands.training_run",
     "fairseq_maelm.tasks.general_loss_bound",
 )

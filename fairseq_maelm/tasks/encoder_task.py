@@ -12,8 +12,8 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, FairseqTask
 from omegaconf import II
 
 from fairseq_maelm.fairseq_fixes import mend_fairseq
-from fairseq_maelm.fairseq_fixes.setup_files import VOCABULARY_FILES
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer
+from fairseq_maelm.launch.setup_files import VOCABULARY_FILES
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.modules.layer_modes import prepares_shapes

@@ -174,7 +174,7 @@ def test_folders_keep_to_what_they_need() -> None:
         ("analysis.run", "interop.export.run", False),
         ("analysis.run", "cli", False),
         ("data.blocks", "", False),
-        ("training.options", "commands.pretrain", False),
+        ("launch.options", "commands.pretrain", False),
     ],
 )
 def test_the_plan_can_tell(source: str, target: str, allowed: bool) -> None:

@@ -127,7 +127,7 @@ def test_a_complete_run_gets_its_last_checkpoint_back(data, finished, tmp_path):
 
 
 def test_two_ranks_go_on_from_the_newest_whole_checkpoint(data, tmp_path):
-    """Other damages are in tests/fairseq_fixes/test_save_folder.py."""
+    """Other damages are in tests/launch/test_save_folder.py."""
     ranks = ["--batch-size", 8, "--ddp-backend", "legacy_ddp"]
     run_ranks(narrow(data, tmp_path / "uninterrupted", *ranks), 2, tmp_path)
     run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)

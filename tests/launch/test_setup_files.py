@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
-from fairseq_maelm.fairseq_fixes.setup_files import (
+from fairseq_maelm.finetuning.sentences.task import SentencesTask
+from fairseq_maelm.finetuning.tagging.task import TaggingTask
+from fairseq_maelm.launch.setup_files import (
     read_setup_files,
     write_waiting_files,
     write_with_first_checkpoint,
 )
-from fairseq_maelm.finetuning.sentences.task import SentencesTask
-from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.tasks.maelm import MaelmTask
 
 SENTENCES = ("input0/dict.txt", "input1/dict.txt", "label/dict.txt", "index/valid.txt")

@@ -5,7 +5,7 @@ each page on its first use. A training step frees and allocates the same gigabyt
 of its time or more. ``resuming`` applies the change when a run on a CPU looks for a checkpoint, for all tasks (also
 fairseq's own) and optimizers. If each batch is a single long sequence, all large blocks are returned instead: that
 takes a tenth more time and a sixth less memory. Programs that only load a model are not affected. The command ``maelm``
-also applies it. Test: tests/fairseq_fixes/test_memory.py.
+also applies it. Test: tests/launch/test_memory.py.
 """
 
 import ctypes

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairseq_maelm.fairseq_fixes import memory, resuming, unused_memory
+from fairseq_maelm.fairseq_fixes import resuming, unused_memory
+from fairseq_maelm.launch import memory
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
@@ -17,7 +18,7 @@ ROUNDS = 6
 SCRIPT = """
 import resource, sys
 import torch
-from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory, return_freed_memory
+from fairseq_maelm.launch.memory import keep_freed_memory, return_freed_memory
 calls = {"keep": keep_freed_memory, "return": return_freed_memory, "leave": lambda: None}
 for word in sys.argv[1].split("+"):
     result = calls[word]()
@@ -96,7 +97,7 @@ def test_a_training_on_a_cpu_keeps_freed_memory_unless_sequences_are_long(
 HOLES = """
 import numpy, resource
 from pathlib import Path
-from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
+from fairseq_maelm.launch.memory import keep_freed_memory
 from fairseq_maelm.fairseq_fixes.unused_memory import give_back_unused_memory
 keep_freed_memory()
 def show():

@@ -12,8 +12,8 @@ from typing import Any
 from fairseq import utils
 
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.fairseq_fixes.save_folder import read_without_weights
 from fairseq_maelm.files.prepared_folder import checksums_of, quick_checksum
+from fairseq_maelm.launch.save_folder import read_without_weights
 
 # Option -> checksums by file name, for each folder that the option names.
 Inputs = dict[str, list[dict[str, str]]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm.fairseq_fixes.save_folder import choose_start
+from fairseq_maelm.launch.save_folder import choose_start
 
 CRITERION = "MaelmCriterion"
 
