@@ -104,7 +104,7 @@ class Plan:
         folder = self.options.study or Path()
         own = ["--scale", "gpu", "--precision", "bf16", "--gpus", "0", "0", "--files", str(folder / "files")]
         texts = [word for name, path in TEXTS.items() for word in ("--text", f"{name}={folder / path}")]
-        return [str(ROOT / "examples/evidence/evidence.py"), "--output", str(self.output / "evidence"), *own, *texts]
+        return [str(ROOT / "studies/evidence/evidence.py"), "--output", str(self.output / "evidence"), *own, *texts]
 
 
 def run(commands: list[Words], minutes: float, log: Path) -> str:

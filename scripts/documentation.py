@@ -1,6 +1,6 @@
 """Hooks of mkdocs: the repository's Markdown files as pages, and the reference that is made from the parsers.
 
-A page keeps its path, so that links between pages work here as on a code host. Links to source files and folders lead
+Pages of docs/ have their path in that folder, the others that in the repository. Links to source files and folders lead
 to pages that show them.
 """
 
@@ -18,29 +18,30 @@ from mkdocs.structure.files import File, Files
 from omegaconf import MISSING
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<=\]\()(?!\w+://|#)([^)#\s]+)")
 PICTURES = (".png", ".svg")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".sh": "bash"}
 WRONG = "## When something goes wrong"
 
 
-def guides() -> list[Path]:
+def written_pages() -> list[Path]:
     """Return the Markdown files of the repository that are pages."""
-    patterns = ("*.md", "examples/**/*.md", "benchmarks/**/*.md", "fairseq_maelm/pretrained/*/README.md")
-    return sorted(path for pattern in patterns for path in ROOT.glob(pattern))
+    folders = ("docs/guides", "docs/results", "examples", "studies", "benchmarks", "fairseq_maelm/pretrained")
+    return sorted([*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))])
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the guides, what they link to, and the generated reference to the files of the site."""
+    """Add pages outside of docs/, what pages link to, and the generated reference to the files of the site."""
     # docs/README.md is for readers of the repository; the site begins with the README at its root.
-    if of_folder := files.get_file_from_path("README.md"):
-        files.remove(of_folder)
-    pages = guides()
+    files.remove(files.get_file_from_path("README.md"))
+    pages = written_pages()
     linked = {target for page in pages for target in _targets(page)} - set(pages)
     for folder in [each for each in linked if each.is_dir()]:
         linked |= {each for each in folder.iterdir() if each.suffix in LANGUAGES} - {folder}
     for path in [*pages, *(each for each in linked if each.suffix in PICTURES)]:
-        files.append(File.generated(config, _name(path), abs_src_path=str(path)))
+        if DOCS not in path.parents:  # mkdocs has found those
+            files.append(File.generated(config, _name(path), abs_src_path=str(path)))
     for path in sorted(each for each in linked if each.suffix not in PICTURES):
         files.append(File.generated(config, _page_of(path), content=_folder(path) if path.is_dir() else _source(path)))
     for name, text in {
@@ -55,7 +56,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links to source files and folders lead to the pages that show them, and those of docs/ to the guides."""
+    """Let links lead to their place in the site; those to source files and folders to pages that show them."""
     here = (ROOT / page.file.src_uri).parent
     folder = Path(page.file.abs_src_path).parent if page.file.abs_src_path else here
 
@@ -75,7 +76,7 @@ def _targets(page: Path) -> set[Path]:
 
 
 def _name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+    return path.relative_to(DOCS if DOCS in path.parents else ROOT).as_posix()
 
 
 def _page_of(path: Path) -> str:
@@ -93,7 +94,7 @@ def _folder(path: Path) -> str:
 
 
 def _troubleshooting(pages: list[Path]) -> Iterator[str]:
-    yield "# Troubleshooting\n\nMessages, their causes and what to do, from all guides.\n"
+    yield "# Troubleshooting\n\nError messages, their causes and what to do, from all guides.\n"
     for page in pages:
         title, _, rest = page.read_text(encoding="utf-8").partition("\n")
         _, found, section = rest.partition(f"{WRONG}\n")

@@ -177,7 +177,7 @@ def _begin_prediction(model: Any, state_dict: dict[str, Tensor], lacking: list[s
     """Add a missing decoder or LM head to a checkpoint's weights, and replace LM head weights of another width.
 
     The decoder starts as a copy of the encoder's last full-attention layers. It then predicts from the first updates
-    on, and the encoder's states keep their meaning (examples/adaptation/README.md).
+    on, and the encoder's states keep their meaning (docs/guides/adaptation.md).
     """
     own = {key: weight for key, weight in model.state_dict().items() if key.startswith(_PREDICTION)}
     begun = [key for key in own if key not in state_dict or state_dict[key].shape != own[key].shape]

@@ -9,9 +9,9 @@ POSITIONS = ("absolute", "rotary")
 # The widths and heads are those of the encoder and the decoder. The last two columns are for the relative bias (paper,
 # Table 3). The decoder has at least one layer. The paper's decoder has self-attention and 1/6 to 1/3 of the encoder's
 # layers (section 3): a deeper one learns to predict without a good encoder. In the modern sizes it is every second
-# layer of the encoder, which predicts better at equal compute (examples/evidence). Sizes smaller than base are our
-# choice; the paper has none. The modern sizes are Ettin's (Weller et al., 2025), except maelm_modern_tiny, which is for
-# tests.
+# layer of the encoder, which predicts better at equal compute (docs/results/decoders.md). Sizes smaller than base are
+# our choice; the paper has none. The modern sizes are Ettin's (Weller et al., 2025), except maelm_modern_tiny, which is
+# for tests.
 _COLUMNS = (
     "encoder_layers",
     "encoder_embed_dim",

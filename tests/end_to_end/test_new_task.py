@@ -9,7 +9,7 @@ import pytest
 
 from end_to_end.toy import COMMANDS, ROOT, run
 
-GUIDE = ROOT / "examples" / "new_task" / "README.md"
+GUIDE = ROOT / "docs" / "guides" / "new_task.md"
 LOAD = """
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.models.checkpoint_reader import loadable_tasks

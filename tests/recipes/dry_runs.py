@@ -17,6 +17,7 @@ from fairseq_maelm import cli
 
 ROOT = Path(fairseq_maelm.__file__).resolve().parent.parent
 PRETRAINING = ROOT / "examples" / "pretraining"
+GUIDES = ROOT / "docs" / "guides"
 
 
 class _Arrived(Exception):

@@ -9,7 +9,7 @@ from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_fl
 from fairseq_maelm.commands.pretrain import RECIPES
 from fairseq_maelm.launch.options import load_yaml, names_in
 from fairseq_maelm.models.maelm import complete_config
-from recipes.dry_runs import PRETRAINING
+from recipes.dry_runs import GUIDES, PRETRAINING
 
 # Symbols of the vocabularies.
 VOCABULARY = {"base": 32_768, "base_plus_plus": 64_000, "large_plus_plus": 64_000}
@@ -59,7 +59,7 @@ def test_stated_cost_is_the_model_s(name: str) -> None:
     assert not script.exists() or run in script.read_text(encoding="utf-8")
     # The guide's table.
     title = name.replace("_plus_plus", "++")
-    page = (PRETRAINING / "performance.md").read_text(encoding="utf-8").splitlines()
+    page = (GUIDES / "performance.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page if line.startswith(f"| {title} ")]
     expected = [title, f"{token / 1e9:.3f}", written(whole / size), *days, written(baseline / size)]
     assert rows == ([] if name == "modern_17m" else [expected])

@@ -15,7 +15,7 @@ from support import usage_error
 from fairseq_maelm.commands.pretrain import RECIPES as FOLDER
 from fairseq_maelm.commands.pretrain import train_options
 from fairseq_maelm.launch.options import Machine, load_yaml, names_in, parse_training
-from recipes.dry_runs import PRETRAINING, configuration_of_command, recipe_command
+from recipes.dry_runs import GUIDES, configuration_of_command, recipe_command
 
 # Table 3 of the paper, cell by cell.
 _ALL = {
@@ -170,13 +170,13 @@ def header(name: str) -> str:
 
 def guide_rows(page: str) -> list[list[str]]:
     """Return the cells of all rows of a page's tables."""
-    lines = (PRETRAINING / page).read_text(encoding="utf-8").splitlines()
+    lines = (GUIDES / page).read_text(encoding="utf-8").splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
 
 def test_readme_shows_the_command(data: Path) -> None:
     """The page of the pretraining shows what `maelm pretrain` runs, word for word."""
-    text = (PRETRAINING / "README.md").read_text(encoding="utf-8")
+    text = (GUIDES / "pretraining.md").read_text(encoding="utf-8")
     shown = text.split("--dry-run\n")[1].split("\n\n")[0].replace("\\\n", " ")
     words = recipe_command("base", data, "--gpus", 8)
     words[words.index("--user-dir") + 1] = "$(maelm user-dir)"

@@ -14,7 +14,7 @@ from fairseq_maelm.text.words import word_rule
 
 tokenizers = pytest.importorskip("tokenizers")
 
-PAGES = sorted(Path(__file__).resolve().parents[2].glob("examples/*/*.md"))
+PAGES = sorted(Path(__file__).resolve().parents[2].glob("docs/guides/*.md"))
 # Real text, with code, tables, links and other scripts.
 LINES = [clean for page in PAGES for line in page.read_text("utf-8").splitlines() if (clean := clean_text(line))]
 LINES = [line for line in LINES if "\u2581" not in line]  # several tokens, which count as letters

@@ -38,7 +38,7 @@ def _format(text: str) -> str:
     if text == "onnx":
         raise argparse.ArgumentTypeError(
             "there is no direct export to ONNX: use --format mpnet, roberta or modernbert, and pass the exported "
-            "model to torch.onnx.export, as shown in the guide examples/export/onnx.md"
+            "model to torch.onnx.export, as shown in the guide docs/guides/onnx.md"
         )
     return text
 

@@ -20,7 +20,7 @@ TEXTS = ["A sentence.", "And one more, which is longer."]
 
 def blocks_with(word: str) -> list[str]:
     """The blocks of code of the guide that contain a word."""
-    guide = (ROOT / "examples" / "export" / "onnx.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guides" / "onnx.md").read_text(encoding="utf-8")
     blocks = re.findall(r"(?:^    .+\n)+", guide, re.MULTILINE)
     return [re.sub("^    ", "", block, flags=re.MULTILINE) for block in blocks if word in block]
 

@@ -15,9 +15,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_maelm.files.atomic import write_json
 
-PROGRAM = ROOT / "examples" / "ablations" / "ablations.py"
+PROGRAM = ROOT / "studies" / "ablations" / "ablations.py"
 with pytest.MonkeyPatch.context() as patch:
-    # Modules of examples are in no package.
+    # Modules of studies are in no package.
     patch.syspath_prepend(PROGRAM.parent)
     import ablations
     import table_2

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# The package is found next to the examples if it is not installed, and the counter of operations in the benchmarks.
+# The package is found next to the studies if it is not installed, and the counter of operations in the benchmarks.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from end_to_end import toy
 
-FOLDER = toy.ROOT / "examples" / "evidence"
+FOLDER = toy.ROOT / "studies" / "evidence"
 MODULES = ("evidence", "page", "plan", "records", "summary", "words")
 with pytest.MonkeyPatch.context() as patch:
-    # Modules of examples are in no package, and other examples may use the same names.
+    # Modules of studies are in no package, and other studies may use the same names.
     patch.syspath_prepend(FOLDER)
     for name in MODULES:
         patch.delitem(sys.modules, name, raising=False)

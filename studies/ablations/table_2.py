@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the tables of a study with the paper's numbers: Table 2 and Figure 4.
 
-python examples/ablations/table_2.py OUTPUT writes the table of a study again.
+python studies/ablations/table_2.py OUTPUT writes the table of a study again.
 """
 
 import csv
@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
-# The package is found next to the examples if it is not installed.
+# The package is found next to the studies if it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from variants import ROWS

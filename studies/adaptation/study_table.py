@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-# The package is found next to the examples if it is not installed.
+# The package is found next to the studies if it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm.sweep.tables import markdown_table, mean_and_interval, with_interval
