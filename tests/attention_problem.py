@@ -3,16 +3,21 @@
 import torch
 
 from fairseq_maelm.modules.attention.backends import BACKENDS
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Visibility
 from fairseq_maelm.modules.attention.packed_qkv import split_packed
 
 
-def attend(query, key, value, bias, dropout, backend="auto"):
-    return BACKENDS[backend].attend(query, key, value, bias, dropout)
+def context_of(relative_bias=None, positions=None, lengths=None, max_positions=None, **visibility):
+    tokens = Tokens(positions, max_positions=max_positions)
+    return AttentionContext(tokens, Visibility(lengths, **visibility), relative_bias)
 
 
-def attend_qkv(qkv, bias, dropout, backend="auto"):
-    return BACKENDS[backend].attend_qkv(qkv, bias, dropout)
+def attend(query, key, value, context, dropout, backend="auto"):
+    return BACKENDS[backend].attend(query, key, value, context, dropout)
+
+
+def attend_qkv(qkv, context, dropout, backend="auto"):
+    return BACKENDS[backend].attend_qkv(qkv, context, dropout)
 
 
 class Problem:
@@ -36,8 +41,8 @@ class Problem:
         return [*self.qkv, self.table]
 
     def outputs(self, backend, dropout=0.0, attention=attend):
-        bias = AttentionBias(self.table, self.positions, self.lengths)
-        return [attention(*split_packed(qkv), bias, dropout, backend) for qkv in self.qkv]
+        context = context_of(self.table, self.positions, self.lengths)
+        return [attention(*split_packed(qkv), context, dropout, backend) for qkv in self.qkv]
 
     def results(self, backend, dropout=0.0, attention=attend):
         """Outputs and the gradients of all leaves."""

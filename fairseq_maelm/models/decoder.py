@@ -1,18 +1,42 @@
-"""MAE-LM's decoder, which reads encoder states and mask embeddings at their original positions (section 3)."""
+"""MAE-LM's two decoders: the paper's own layers (section 3), and layers that the decoder shares with the encoder."""
+
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_maelm.batch import Layout
-from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
-from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.cross import KeysValues
+from fairseq_maelm.models.encoder import EncoderInput, EncoderOutput, MaelmEncoder
+from fairseq_maelm.modules.attention import streams
+from fairseq_maelm.modules.attention.context import AttentionContext, MaskStream, Tokens, Visibility
+from fairseq_maelm.modules.attention.cross import Memory
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import Rotation, rotations
 from fairseq_maelm.modules.layer_modes import in_graphs
-from fairseq_maelm.modules.output_positions import OutputPositions
-from fairseq_maelm.modules.reassemble import reassemble
+from fairseq_maelm.modules.output_positions import OutputPositions, unseen_outputs, unseen_positions
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
+
+
+def reassemble(visible: Tensor, mask_embedding: Tensor, layout: Layout) -> Tensor:
+    """Return the encoder's states <float>[B, S, D] at their original positions, and mask embeddings elsewhere.
+
+    Args:
+        visible: <float>[B, S, D] states of the visible tokens.
+        mask_embedding: <float>[D].
+        layout: original positions.
+
+    Returns:
+        <float>[B, T, D]. Padding gets the mask embedding, which nothing reads.
+    """
+    batch, _, width = visible.shape
+    slots = batch * layout["padded_length"]
+    states = visible.reshape(-1, width)
+    if layout["encoder_padded"] or len(states) != len(layout["decoder_rows"]):
+        states = states.index_select(0, layout["decoder_rows"])
+    # The embedding is in single precision even if the states are in half precision.
+    full = mask_embedding.to(states.dtype).expand(slots, width).index_copy(0, layout["decoder_slots"], states)
+    return full.view(batch, layout["padded_length"], width)
 
 
 class MaelmDecoder(nn.Module):
@@ -42,8 +66,7 @@ class MaelmDecoder(nn.Module):
         width = layer_config.embed_dim
         self.input_projection = nn.Identity() if input_dim == width else nn.Linear(input_dim, width)
         self.embed_positions = None if max_positions is None else nn.Embedding(max_positions, width)
-        self.layernorm_embedding = layer_config.layer_norm()
-        self.layernorm_embedding.single = layer_config.modern
+        self.layernorm_embedding = layer_config.layer_norm(of_embeddings=True)
         self.layers = nn.ModuleList(TransformerLayer(layer_config, number, self.attention) for number in range(layers))
         self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else nn.Identity()
 
@@ -59,14 +82,14 @@ class MaelmDecoder(nn.Module):
         visible: EncoderOutput,
         encoder: MaelmEncoder,
         layout: Layout | None,
-        output_at: OutputPositions | None = None,
+        outputs: OutputPositions | None = None,
     ) -> Tensor:
-        """Decode the result of ``reassemble``: <float>[B, T, decoder width], or <float>[M, width] at ``output_at``."""
+        """Decode the result of ``reassemble``: <float>[B, T, decoder width], or <float>[M, width] at ``outputs``."""
         positions = torch.arange(full.shape[1], device=full.device)
         states = self.embed(full, positions, encoder)
-        bias = self.bias(positions, self.lengths(visible, encoder, layout), states)
-        memory, memory_bias = self.memory(visible, encoder, layout, bias.rotations)
-        return self.final_layer_norm(run_layers(self.layers, states, bias, output_at, memory, memory_bias)[-1])
+        context = self.context(positions, self.lengths(visible, encoder, layout), states)
+        memories = self.memories(visible, encoder, layout, context.queries)
+        return self.final_layer_norm(run_layers(self.layers, states, context, outputs, memories)[-1])
 
     def embed(self, rows: Tensor, positions: Tensor, encoder: MaelmEncoder) -> Tensor:
         """Return the first layer's input: rows <float>[..., D] projected to the decoder's width, plus positions."""
@@ -84,13 +107,147 @@ class MaelmDecoder(nn.Module):
         hides = layout["decoder_padded"] or in_graphs(self.layers, visible.states)
         return layout["lengths"] if hides else None
 
-    def bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias:
-        """Return the bias of self-attention at positions <int64>[T]; ``states`` determine the dtype of rotations."""
+    def context(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionContext:
+        """Return who reads whom at positions <int64>[T]; ``states`` determine the dtype of rotations."""
         turns = rotations(positions[None], self.layer_config.rotary_bases, self.layer_config.head_dim, states)
-        return AttentionBias(lengths=lengths, causal=self.autoregressive, rotations=turns, padded_to=len(positions))
+        return AttentionContext(Tokens(positions[None], turns), Visibility(lengths, causal=self.autoregressive))
 
-    def memory(
-        self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
-    ) -> tuple[list[KeysValues] | None, AttentionBias | None]:
-        """Return each layer's keys and values for cross-attention, and the bias; (None, None) in this class."""
-        return None, None
+    def memories(
+        self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: Tokens
+    ) -> list[Memory] | None:
+        """Return what the cross-attention of each layer lets ``queries`` read; None in this class."""
+        return None
+
+
+class VisibleAndPredicted(NamedTuple):
+    """The result of ``SharedDecoder``.
+
+    Attributes:
+        all_states: the input of the encoder's first layer <float>[B, S, D], then the states after each layer; without
+            the last ones, if they were not asked for.
+        predicted: <float>[M, D] states of the predicted tokens, or <float>[B, S, D] without a layout.
+    """
+
+    all_states: list[Tensor]
+    predicted: Tensor
+
+
+class SharedDecoder(nn.Module):
+    """A decoder without weights: some of the encoder's own layers also read masks; real tokens never see a mask.
+
+    These layers are spread evenly over the encoder, up to its last layer. Masks enter at the first and skip those
+    between. In them, a mask reads all tokens of its sequence and all its masks. No visible token reads a mask, so the
+    encoder computes what it computes without masks. Predicted tokens that the encoder sees have their own states.
+
+    The result is that of ``encode`` and then ``decode_by_encoder`` in ``docs/maelm_in_one_file.py``. Here both run
+    together, because a layer multiplies visible tokens and masks by the same matrices.
+
+    Args:
+        layers: number n of these layers, at least 1.
+        encoder_layers: number L of the encoder's layers, at least n.
+
+    Attributes:
+        attention: the value of ``--decoder-attention``.
+        reads_encoder: True, because masks attend to the states of visible tokens.
+        autoregressive: False.
+        layers: empty, because the layers are the encoder's.
+        with_masks: indices of the n layers, ascending.
+    """
+
+    attention = "shared"
+    reads_encoder = True
+    autoregressive = False
+
+    def __init__(self, layers: int, encoder_layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList()
+        self.with_masks = [math.ceil(number * encoder_layers / layers) - 1 for number in range(1, layers + 1)]
+
+    def forward(
+        self, encoder: MaelmEncoder, src_tokens: Tensor, layout: Layout | None, wants_last: bool
+    ) -> VisibleAndPredicted:
+        """Encode the visible tokens <int64>[B, S] and decode the masks, in one pass through the encoder's layers.
+
+        Without a layout there are no masks, and all tokens are predicted. The last states of the visible tokens are
+        computed only if ``wants_last``, or if some of them are predicted.
+        """
+        if layout is None:
+            encoded = encoder(src_tokens)
+            return VisibleAndPredicted(encoded.all_states, encoded.states)
+        first, last = self.with_masks[0], self.with_masks[-1]
+        entry = encoder.embed(src_tokens, layout["positions"], layout["encoder_padded"])
+        all_states = run_layers(encoder.layers[:first], entry.states, entry.context)
+        masks = self._embed_masks(encoder, entry.mask_embedding, layout)
+        stream = self._mask_stream(encoder, entry, layout, masks)
+        needs_last = wants_last or len(layout["seen_outputs"]) > 0
+        context = entry.context.with_masks(stream)
+        last_context = context if needs_last else entry.context.with_masks(stream._replace(alone=True))
+        rows = streams.join(all_states[-1], masks)
+        for number, layer in enumerate(encoder.layers[first:], first):
+            if number in self.with_masks:
+                rows = layer(rows, last_context if number == last else context)
+            else:
+                visible, masks = streams.split(rows, *src_tokens.shape)
+                rows = streams.join(layer(visible, entry.context), masks)
+            if number < last or needs_last:
+                all_states.append(streams.split(rows, *src_tokens.shape)[0])
+        if wants_last:
+            all_states[-1] = encoder.final_layer_norm(all_states[-1])
+        predicted = self._of_predicted(rows, layout) if needs_last else rows
+        return VisibleAndPredicted(all_states, encoder.final_layer_norm(predicted))
+
+    def _embed_masks(self, encoder: MaelmEncoder, mask_embedding: Tensor, layout: Layout) -> Tensor:
+        """Return the embeddings <float>[M - K, D] of the masks: the predicted tokens that the encoder does not see."""
+        positions = unseen_positions(layout).indices % layout["padded_length"]
+        return encoder.add_positions(mask_embedding.expand(len(positions), -1), positions)
+
+    def _of_predicted(self, rows: Tensor, layout: Layout) -> Tensor:
+        """Select the predicted tokens <float>[M, D] of stream rows: masks, or tokens that the encoder sees."""
+        masks = streams.split(rows, *layout["positions"].shape)[1]
+        if not len(layout["seen_outputs"]):
+            return masks
+        predicted = rows.new_empty(len(layout["predicted_slots"]), rows.shape[1])
+        predicted = predicted.index_copy(0, unseen_outputs(layout), masks)
+        return predicted.index_copy(0, layout["seen_outputs"], rows.index_select(0, layout["seen_rows"]))
+
+    def _mask_stream(self, encoder: MaelmEncoder, entry: EncoderInput, layout: Layout, masks: Tensor) -> MaskStream:
+        """Decide what masks <float>[M, D] read: the decoder's rows, which are visible tokens, and one another."""
+        config, positions = encoder.layer_config, layout["positions"]
+        outputs = unseen_positions(layout)
+        mask_positions = outputs.indices % layout["padded_length"]
+        turns = rotations(
+            torch.cat([positions.flatten(), mask_positions])[None], config.rotary_bases, config.head_dim, masks
+        )
+        mask_turns = {
+            base: Rotation(*(table[0, positions.numel() :] for table in rotation)) for base, rotation in turns.items()
+        }
+        # A spare output at padding is where the last token is; otherwise a window could hide all tokens from it.
+        padded_positions = outputs.pad(mask_positions, len(positions)).minimum(layout["lengths"][:, None] - 1)
+        hidden = [
+            hidden_except(layout["decoder_rows"], *positions.shape),
+            hidden_except(outputs.padded[: outputs.wanted], *padded_positions.shape),
+        ]
+        relative_bias = entry.context.relative_bias
+        context = AttentionContext(
+            Tokens(torch.cat([positions, padded_positions], dim=1)),
+            Visibility(hidden=torch.cat(hidden, dim=1)),
+            relative_bias,
+            Tokens(padded_positions, mask_turns),
+            outputs,
+        )
+        slots = torch.arange(layout["padded_length"], device=positions.device)[None]
+        full = Tokens(slots, max_positions=encoder.longest)
+        full_context = AttentionContext(full, Visibility(layout["lengths"]), relative_bias, outputs=outputs)
+        return MaskStream(context, full_context, turns, layout["decoder_rows"], layout["decoder_slots"])
+
+
+def hidden_except(rows: Tensor, sequences: int, length: int) -> Tensor:
+    """Return <bool>[B, S], True at keys that no query may read: all but ``rows`` <int64>[N] of the flattened [B, S].
+
+    Args:
+        rows: indices of the keys that may be read.
+        sequences: B.
+        length: S.
+    """
+    hidden = torch.ones(sequences * length, dtype=torch.bool, device=rows.device)
+    return hidden.index_fill(0, rows, False).view(sequences, length)

@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import Layout
-from fairseq_maelm.models.decoder import MaelmDecoder
+from fairseq_maelm.models.decoder import MaelmDecoder, SharedDecoder, hidden_except
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
-from fairseq_maelm.models.shared_decoder import SharedDecoder
-from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.cross import KeysValues, keys_and_values
+from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Visibility
+from fairseq_maelm.modules.attention.cross import Memory, memories
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import Rotation, rotations
-from fairseq_maelm.modules.attention.streams import hidden_except
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions, predicted_positions
 
@@ -24,12 +22,17 @@ class SelfCrossDecoder(MaelmDecoder):
     attention = "self_cross"
     reads_encoder = True
 
-    def memory(
-        self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, queries: dict[int, Rotation]
-    ) -> tuple[list[KeysValues], AttentionBias]:
-        """Return each layer's keys and values of the encoder states, and the bias of cross-attention.
+    def memories(
+        self,
+        visible: EncoderOutput,
+        encoder: MaelmEncoder,
+        layout: Layout | None,
+        queries: Tokens,
+        outputs: OutputPositions | None = None,
+    ) -> list[Memory]:
+        """Return each layer's keys and values of the encoder states, for ``queries``, which may be ``outputs`` only.
 
-        The bias hides padding and the encoder states that the decoder must not read.
+        Padding and the encoder states that the decoder must not read are hidden.
         """
         states, tokens = visible.states, visible.tokens
         hidden = None
@@ -41,9 +44,9 @@ class SelfCrossDecoder(MaelmDecoder):
             if len(layout["decoder_rows"]) != tokens.numel() or in_graphs(self.layers, states):
                 hidden = hidden_except(layout["decoder_rows"], *tokens.shape)
         keys = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
-        bias = AttentionBias(hidden=hidden, rotations=keys, query_rotations=queries)
+        context = AttentionContext(Tokens(positions, keys), Visibility(hidden=hidden), None, queries, outputs)
         layers: list[Any] = [layer.cross_attn for layer in self.layers]
-        return keys_and_values(layers, self.input_projection(states), bias), bias
+        return memories(layers, self.input_projection(states), context)
 
 
 def _original_positions(layout: Layout) -> Tensor:
@@ -73,11 +76,11 @@ class CausalCrossDecoder(SelfCrossDecoder):
         visible: EncoderOutput,
         encoder: MaelmEncoder,
         layout: Layout | None,
-        output_at: OutputPositions | None = None,
+        outputs: OutputPositions | None = None,
     ) -> Tensor:
-        """See ``MaelmDecoder``; every token is predicted, so ``output_at`` saves no computation."""
+        """See ``MaelmDecoder``; every token is predicted, so ``outputs`` save no computation."""
         decoded = super().forward(full, visible, encoder, layout)
-        return decoded if output_at is None else output_at.take(decoded)
+        return decoded if outputs is None else outputs.take(decoded)
 
     def lengths(self, visible: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor | None:
         """Return None: padding is on the right, so causal attention already hides it."""
@@ -112,21 +115,21 @@ class CrossDecoder(SelfCrossDecoder):
         visible: EncoderOutput,
         encoder: MaelmEncoder,
         layout: Layout | None,
-        output_at: OutputPositions | None = None,
+        outputs: OutputPositions | None = None,
     ) -> Tensor:
         """Decode the result of ``reassemble`` to <float>[M, decoder width] or <float>[B, S, decoder width]."""
         if layout is None:
             positions = torch.arange(full.shape[1], device=full.device)
         else:
             positions = layout["predicted_slots"] % layout["padded_length"]
-            output_at = predicted_positions(layout)
+            outputs = predicted_positions(layout)
         states = self.embed(full, positions, encoder)
         queries = rotations(positions[None], self.layer_config.rotary_bases, self.layer_config.head_dim, states)
         if layout is not None:
             queries = {base: Rotation(*(table[0] for table in rotation)) for base, rotation in queries.items()}
-        memory, memory_bias = self.memory(visible, encoder, layout, queries)
-        for layer, read in zip(self.layers, memory):
-            states = layer(states, None, output_at, read, memory_bias)
+        memories = self.memories(visible, encoder, layout, Tokens(rotations=queries), outputs)
+        for layer, memory in zip(self.layers, memories):
+            states = layer(states, None, memory)
         return self.final_layer_norm(states)
 
 

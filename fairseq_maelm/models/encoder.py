@@ -7,7 +7,7 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Visibility
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
@@ -18,25 +18,38 @@ from fairseq_maelm.modules.output_positions import OutputPositions
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 
+class EncoderInput(NamedTuple):
+    """The input of the encoder's first layer.
+
+    Attributes:
+        states: <float>[B, S, D] embeddings of the visible tokens, positions added, normalized.
+        context: who reads whom in all layers.
+        mask_embedding: <float>[D] the embedding of ``<mask>``, for a decoder.
+    """
+
+    states: Tensor
+    context: AttentionContext
+    mask_embedding: Tensor
+
+
 class EncoderOutput(NamedTuple):
     """The encoder's result.
 
     Attributes:
-        states: <float>[B, S, D] of the last applied layer, or <float>[M, D] at the M ``output_at`` positions. States
-            at padding are undefined.
-        all_states: the embeddings <float>[B, S, D], then the states after each applied layer; the last are ``states``.
+        states: <float>[B, S, D] of the last layer, or <float>[M, D] at the M ``outputs``. States at padding are
+            undefined.
+        all_states: the input of the first layer <float>[B, S, D], then the states after each layer; the last are
+            ``states``.
         tokens: <int64>[B, S] the encoded tokens.
         mask_embedding: <float>[D] the embedding of ``<mask>``, for a decoder.
-        output_at: the positions of ``states``; None for all positions.
-        bias: the attention bias and rotations of all layers.
+        outputs: the positions of ``states``; None for all positions.
     """
 
     states: Tensor
     all_states: list[Tensor]
     tokens: Tensor
     mask_embedding: Tensor
-    output_at: OutputPositions | None = None
-    bias: AttentionBias | None = None
+    outputs: OutputPositions | None = None
 
 
 class MaelmEncoder(FairseqEncoder):
@@ -69,8 +82,7 @@ class MaelmEncoder(FairseqEncoder):
         self.embed_positions = (
             None if layer_config.rotary_bases else nn.Embedding(max_positions, layer_config.embed_dim)
         )
-        self.layernorm_embedding = layer_config.layer_norm()
-        self.layernorm_embedding.single = layer_config.modern
+        self.layernorm_embedding = layer_config.layer_norm(of_embeddings=True)
         self.relative_attention_bias: RelativePositionBias | None = None
         if relative_buckets != "none":
             self.relative_attention_bias = RelativePositionBias(
@@ -84,8 +96,7 @@ class MaelmEncoder(FairseqEncoder):
         src_tokens: Tensor,
         positions: Tensor | None = None,
         padded: bool | None = None,
-        output_at: OutputPositions | None = None,
-        depth: int | None = None,
+        outputs: OutputPositions | None = None,
     ) -> EncoderOutput:
         """Encode visible tokens.
 
@@ -93,18 +104,21 @@ class MaelmEncoder(FairseqEncoder):
             src_tokens: <int64>[B, S], padded on the right.
             positions: <int64>[B, S] original positions; 0, 1, 2, ... if None.
             padded: True if there is padding. If None, the tokens are checked on a CPU, and padding is assumed on a GPU.
-            output_at: the only positions at which the last layer computes states; None for all.
-            depth: number of layers to apply, without the final LayerNorm; None for all of them.
+            outputs: the only positions at which the last layer computes states; None for all.
         """
+        states, context, mask_embedding = self.embed(src_tokens, positions, padded)
+        all_states = run_layers(self.layers, states, context, outputs)
+        all_states[-1] = self.final_layer_norm(all_states[-1])
+        return EncoderOutput(all_states[-1], all_states, src_tokens, mask_embedding, outputs)
+
+    def embed(self, src_tokens: Tensor, positions: Tensor | None = None, padded: bool | None = None) -> EncoderInput:
+        """Return the input of the first layer; the arguments are those of ``forward``."""
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
         embedded, mask_embedding = embed(self.embed_tokens, src_tokens, self.mask_index)
         states = self.add_positions(embedded, positions)
-        bias = self._bias(positions, self._lengths(src_tokens, padded), states)
-        all_states = run_layers(self.layers[:depth], states, bias, output_at)
-        if depth is None:
-            all_states[-1] = self.final_layer_norm(all_states[-1])
-        return EncoderOutput(all_states[-1], all_states, src_tokens, mask_embedding, output_at, bias)
+        context = self._context(positions, self._lengths(src_tokens, padded), states)
+        return EncoderInput(states, context, mask_embedding)
 
     def add_positions(self, embedded: Tensor, positions: Tensor) -> Tensor:
         """Return the first layer's input given embeddings <float>[..., D] and their positions <int64>[...]."""
@@ -120,23 +134,16 @@ class MaelmEncoder(FairseqEncoder):
         # Checking would synchronize with a GPU, where hiding padding costs nothing.
         return None if padded is None and inside.device.type == "cpu" and bool(inside.all()) else inside.sum(dim=1)
 
-    def _bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias | None:
-        """Return the attention bias and rotations that all layers share; ``states`` determine the rotations' dtype."""
+    def _context(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionContext:
+        """Return who reads whom in all layers: each token all tokens of its sequence, except padding.
+
+        ``states`` determine the dtype of rotations. Layers with local attention add their windows.
+        """
         if self.relative_attention_bias is not None:
             return self.relative_attention_bias.between(positions, lengths)
-        config, turns = self.layer_config, None
-        if config.rotary_bases:
-            turns = rotations(positions, config.rotary_bases, config.head_dim, states)
-        if turns is None and lengths is None and config.local_attention is None:
-            return None
-        known = None if config.local_attention is None else positions
-        return AttentionBias(
-            positions=known,
-            lengths=lengths,
-            rotations=turns,
-            padded_to=states.shape[1],
-            max_positions=self.longest,
-        )
+        config = self.layer_config
+        turns = rotations(positions, config.rotary_bases, config.head_dim, states)
+        return AttentionContext(Tokens(positions, turns, self.longest), Visibility(lengths))
 
     def max_positions(self) -> int:
         """Return the maximum sequence length in tokens, <s> and </s> included."""

@@ -10,17 +10,15 @@ from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.architectures import register_architectures
 from fairseq_maelm.models.checks import check_config, check_task
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
-from fairseq_maelm.models.decoder import MaelmDecoder
+from fairseq_maelm.models.decoder import MaelmDecoder, SharedDecoder, reassemble
 from fairseq_maelm.models.decoder_variants import build_decoder
 from fairseq_maelm.models.encoder import EncoderOutput, build_encoder
 from fairseq_maelm.models.fairseq_model import FairseqTextModel
-from fairseq_maelm.models.shared_decoder import SharedDecoder
 from fairseq_maelm.modules.autocast import in_its_precision
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.initialization import scale_outputs
 from fairseq_maelm.modules.layer_modes import execute
 from fairseq_maelm.modules.output_positions import OutputPositions, first_positions, predicted_positions
-from fairseq_maelm.modules.reassemble import reassemble
 from fairseq_maelm.optim.parameter_groups import mark_parameters
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
@@ -108,55 +106,62 @@ class MaelmModel(FairseqTextModel):
         """
         if target is None and (features_only or classification_head_name is not None):
             return self._encode_alone(src_tokens, layout, return_all_hiddens, classification_head_name)
-        output_at = None if target is None else predicted_positions(_given(layout))
-        visible = self.encode(src_tokens, layout, output_at, predicts=True)
-        full = self.reassemble(visible, layout)
-        decoded = self.decode(full, visible, layout, output_at)
+        outputs = None if target is None else predicted_positions(_required(layout))
+        decoded, all_states = self.encode_and_decode(src_tokens, layout, outputs, return_all_hiddens)
         predicted, extra = self.predict(decoded, layout, target)
         if return_all_hiddens and target is None:
-            shared = isinstance(self.decoder, SharedDecoder)
-            extra["inner_states"] = (self.encode(src_tokens, layout) if shared else visible).all_states
+            extra["inner_states"] = all_states
         return predicted, extra
 
-    def encode(
+    def encode_and_decode(
         self,
         src_tokens: Tensor,
-        layout: Layout | None = None,
-        output_at: OutputPositions | None = None,
-        predicts: bool = False,
+        layout: Layout | None,
+        outputs: OutputPositions | None = None,
+        return_all_hiddens: bool = False,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return what the LM head reads, and the encoder's states of all layers if they are asked for.
+
+        The first is <float>[M, width] at the predicted positions if there are ``outputs`` or the decoder computes no
+        others, and otherwise <float>[B, T, width].
+        """
+        if isinstance(self.decoder, SharedDecoder):
+            all_states, decoded = self.decoder(self.encoder, src_tokens, layout, return_all_hiddens)
+            return decoded, all_states
+        reads_encoder = self.decoder is None and layout is not None and layout["all_visible"]
+        visible = self.encode(src_tokens, layout, outputs if reads_encoder else None)
+        full = self.reassemble(visible, layout)
+        return self.decode(full, visible, layout, outputs), visible.all_states
+
+    def encode(
+        self, src_tokens: Tensor, layout: Layout | None = None, outputs: OutputPositions | None = None
     ) -> EncoderOutput:
         """Encode the visible tokens <int64>[B, S] at their original positions.
 
-        With ``output_at``, the last layer computes states only at these positions. If it ``predicts`` there, the
-        encoder computes what ``reassemble`` and ``decode`` need.
+        With ``outputs``, the last layer computes states only at these positions.
         """
-        depth = None
-        if predicts:
-            if isinstance(self.decoder, SharedDecoder):
-                depth = self.decoder.with_masks[0]
-            alone = self.decoder is None and layout is not None and layout["all_visible"]
-            output_at = output_at if alone else None
         positions, padded = (None, None) if layout is None else (layout["positions"], layout["encoder_padded"])
-        return self.encoder(src_tokens, positions, padded, output_at, depth)
+        return self.encoder(src_tokens, positions, padded, outputs)
 
     def reassemble(self, visible: EncoderOutput, layout: Layout | None) -> Tensor:
-        """Return the decoder's input <float>[B, T, D]: encoder states, and mask embeddings at masked positions.
+        """Return the input <float>[B, T, D] of a decoder with own layers, or of the LM head if there is no decoder.
 
-        The shape is [M, D] if only M positions are computed, as with cross-attention only or without a decoder.
+        These are the encoder's states at their positions, and mask embeddings at masked positions. The shape is [M, D]
+        if only M positions are computed, as with cross-attention only.
         """
-        if self.decoder is not None:
+        if isinstance(self.decoder, MaelmDecoder):
             return self.decoder.reassemble(visible, self.encoder, layout)
-        if layout is None or visible.output_at is not None:
+        if layout is None or visible.outputs is not None:
             return visible.states
         return reassemble(visible.states, visible.mask_embedding, layout)
 
     def decode(
-        self, full: Tensor, visible: EncoderOutput, layout: Layout | None, output_at: OutputPositions | None = None
+        self, full: Tensor, visible: EncoderOutput, layout: Layout | None, outputs: OutputPositions | None = None
     ) -> Tensor:
-        """Decode <float>[B, T, D] to <float>[B, T, decoder width], or [M, decoder width] at ``output_at``."""
-        if self.decoder is not None:
-            return self.decoder(full, visible, self.encoder, layout, output_at)
-        return full if output_at is None or visible.output_at is not None else output_at.take(full)
+        """Decode <float>[B, T, D] to <float>[B, T, decoder width], or [M, decoder width] at ``outputs``."""
+        if isinstance(self.decoder, MaelmDecoder):
+            return self.decoder(full, visible, self.encoder, layout, outputs)
+        return full if outputs is None or visible.outputs is not None else outputs.take(full)
 
     def why_no_lm_head(self) -> str:
         """Return the message for programs that need the LM head that this model lacks."""
@@ -202,7 +207,7 @@ class MaelmModel(FairseqTextModel):
         return states if head is None else head(states), extra
 
 
-def _given(layout: Layout | None) -> Layout:
+def _required(layout: Layout | None) -> Layout:
     if layout is None:
         raise ValueError("to compute a loss, give both the layout and the targets of the masked tokens")
     return layout

@@ -111,8 +111,6 @@ def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tens
         <float32>[N, K] log-probabilities in nats.
     """
     tokens, layout, embedding = net_input["src_tokens"], net_input["layout"], model.encoder.embed_tokens.weight
-    output_at = predicted_positions(layout)
     with computing(model):
-        visible = model.encode(tokens, layout, output_at, predicts=True)
-        decoded = model.decode(model.reassemble(visible, layout), visible, layout, output_at)
+        decoded, _ = model.encode_and_decode(tokens, layout, predicted_positions(layout))
         return model.lm_head.log_probabilities(decoded[rows], embedding, target)

@@ -86,11 +86,18 @@ class LayerNorm(nn.LayerNorm):
     memory and be cast before every product. Mean and variance are still computed in single precision. States in single
     precision, such as sums of embeddings, are rounded only after normalization.
 
-    Attributes:
-        single: return single precision even under autocast, as for the residual sums of pre-norm layers.
+    Args:
+        width: width D of the states.
+        eps: added to the variance.
+        bias: whether there is a bias.
+        returns_single: return single precision even under autocast, as for the residual sums of pre-norm layers.
     """
 
-    single = False
+    def __init__(
+        self, width: int, eps: float = LAYER_NORM_EPS, bias: bool = True, returns_single: bool = False
+    ) -> None:
+        super().__init__(width, eps=eps, bias=bias)
+        self.returns_single = returns_single
 
     def forward(self, states: Tensor) -> Tensor:
         """Normalize states <float>[..., D]."""
@@ -102,4 +109,4 @@ class LayerNorm(nn.LayerNorm):
             weight = self.weight.to(states.dtype)
             bias = None if self.bias is None else self.bias.to(states.dtype)
             normalized = F.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
-            return normalized.float() if self.single else normalized.to(dtype)
+            return normalized.float() if self.returns_single else normalized.to(dtype)

@@ -28,19 +28,18 @@ class Layer(nn.Module):
     recomputes = False
     _compiled_for_many = False
 
-    def __call__(self, states: Tensor, *others: Any, **options: Any) -> Any:
-        """Run ``forward`` with these arguments."""
+    def __call__(self, states: Tensor, context: Any, *others: Any, **options: Any) -> Any:
+        """Run ``forward`` with these arguments; ``context`` is an ``AttentionContext`` or None."""
         call: Callable[..., Any] = self._call_impl
-        # The rows of two streams are those of all sequences.
-        single = getattr(others[0] if others else None, "sequences", len(states)) == 1
+        single = (len(states) if context is None else context.sequences(states)) == 1
         if self.training and self.compiles and worth_compiling(states) and not (single and self._compiled_for_many):
             self._compiled_for_many = not single
             if self._compiled_call_impl is None:
                 self.compile(dynamic=True)
             call = self._compiled_call_impl or call
         if self.training and self.recomputes and torch.is_grad_enabled():
-            return checkpoint(call, states, *others, use_reentrant=False, **options)
-        return call(states, *others, **options)
+            return checkpoint(call, states, context, *others, use_reentrant=False, **options)
+        return call(states, context, *others, **options)
 
 
 def recomputed(function: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
 """Transformer layers and stacks of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.cross import CrossAttention, KeysValues
+from fairseq_maelm.modules.attention.context import AttentionContext
+from fairseq_maelm.modules.attention.cross import CrossAttention, Memory
 from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
-from fairseq_maelm.modules.attention.streams import TwoStreams
 from fairseq_maelm.modules.autocast import LayerNorm
 from fairseq_maelm.modules.cpu.dropout import add_dropped
 from fairseq_maelm.modules.layer_modes import Layer, recomputed
@@ -28,7 +28,7 @@ class TransformerLayer(Layer):
         config: sizes of the layer.
         number: index in the stack. In a modern stack, the first sub-layer of layer 0 has no LayerNorm, because the
             embeddings are already normalized.
-        attention: one of ``DECODER_ATTENTION``. Whether self-attention is causal depends on the attention bias.
+        attention: one of ``DECODER_ATTENTION``. Whether self-attention is causal depends on its context.
     """
 
     def __init__(self, config: LayerConfig, number: int = 0, attention: str = "self") -> None:
@@ -49,29 +49,21 @@ class TransformerLayer(Layer):
         self.fc2 = nn.Linear(inner, width, not config.modern)
         self.final_layer_norm = config.layer_norm()  # of the feed-forward network
 
-    def forward(
-        self,
-        states: Tensor,
-        bias: AttentionBias | TwoStreams | None,
-        output_at: OutputPositions | TwoStreams | None = None,
-        memory: KeysValues | None = None,
-        memory_bias: AttentionBias | None = None,
-    ) -> Tensor:
-        """Transform states <float>[B, S, D]; cross-attention reads ``memory`` with ``memory_bias``.
+    def forward(self, states: Tensor, context: AttentionContext | None, memory: Memory | None = None) -> Tensor:
+        """Transform states <float>[B, S, D], or the stream rows <float>[B * S + M, D] of two streams.
 
-        With ``TwoStreams`` as the bias, the states are <float>[B * S + M, D]; with ``output_at`` only the M masks are
-        computed.
-
-        With ``output_at``, the result is <float>[M, D], and both biases are for queries at these positions. The
-        states are then also <float>[M, D] in a layer without self-attention.
+        Args:
+            states: the layer's input. Only attention tells sequences apart; everything else works on each row alone.
+            context: who reads whom in self-attention. If it asks for some outputs only, the result is <float>[M, D].
+                None in a layer without self-attention, whose states may be <float>[M, D].
+            memory: what cross-attention reads.
         """
         if self.self_attn is not None:
-            attended = self.self_attn(self._before(states, self.self_attn_layer_norm), bias, output_at)
-            residual = states if output_at is None else output_at.take(states)
-            states = self._add(residual, attended, self.self_attn_layer_norm)
+            assert context is not None
+            attended = self.self_attn(self._before(states, self.self_attn_layer_norm), context)
+            states = self._add(context.take_outputs(states), attended, self.self_attn_layer_norm)
         if self.cross_attn is not None:
-            queries = self._before(states, self.cross_attn_layer_norm)
-            attended = self.cross_attn(queries, memory, memory_bias, output_at)
+            attended = self.cross_attn(self._before(states, self.cross_attn_layer_norm), memory)
             states = self._add(states, attended, self.cross_attn_layer_norm)
         inner = recomputed(lambda rows: self.fc1(self._before(rows, self.final_layer_norm)), states)
         transformed = recomputed(lambda rows: self.fc2(self._activate(rows)), inner)
@@ -94,21 +86,20 @@ class TransformerLayer(Layer):
 def run_layers(
     layers: nn.ModuleList,
     states: Tensor,
-    bias: AttentionBias | None,
-    output_at: OutputPositions | None = None,
-    memory: list[KeysValues] | None = None,
-    memory_bias: AttentionBias | None = None,
+    context: AttentionContext,
+    outputs: OutputPositions | None = None,
+    memories: Sequence[Memory | None] | None = None,
 ) -> list[Tensor]:
     """Apply layers with self-attention to <float>[B, S, D]; return the input and the states after each layer.
 
-    With ``output_at``, the last states are <float>[M, D]. ``memory`` has each layer's keys and values for
-    cross-attention.
+    With ``outputs``, the last layer computes these positions only, and the last states are <float>[M, D]. ``memories``
+    has what the cross-attention of each layer reads.
     """
     all_states = [states]
     for number, layer in enumerate(layers):
-        at = output_at if number == len(layers) - 1 else None
-        if at is not None:
-            biases = (bias, memory_bias)
-            bias, memory_bias = (each and each.read_from(at, len(states)) for each in biases)
-        all_states.append(layer(all_states[-1], bias, at, memory and memory[number], memory_bias))
+        memory = None if memories is None else memories[number]
+        if outputs is not None and number == len(layers) - 1:
+            context = context.at(outputs, len(states))
+            memory = memory and memory._replace(context=memory.context.at(outputs, len(states)))
+        all_states.append(layer(all_states[-1], context, memory))
     return all_states

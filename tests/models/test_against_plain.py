@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from support import FAMILIES, batch_of, model_of, plain_of, random_sequences
 
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.modules.attention.streams import TwoStreams
+from fairseq_maelm.modules.attention import streams
 
 MODERN = FAMILIES["modern"]
 SHARED = {"decoder_attention": "shared"}
@@ -96,7 +96,7 @@ def test_outputs_and_gradients_equal(changes, kept):
 
 @pytest.mark.parametrize("changes", [MODERN, {}], ids=["modern", "paper"])
 def test_masks_read_their_window_in_blocks_too(changes, monkeypatch):
-    monkeypatch.setattr(TwoStreams, "reads_whole", lambda streams, window: False)
+    monkeypatch.setattr(streams, "_in_blocks", lambda masks, window: window is not None)
     test_outputs_and_gradients_equal(
         {**changes, **SHARED, "encoder_layers": 4, "local_attention": 6, "decoder_layers": 3}, False
     )

@@ -13,7 +13,7 @@ from support import FAMILIES, batch_of, random_sequences
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
 from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config
-from fairseq_maelm.models.shared_decoder import SharedDecoder
+from fairseq_maelm.models.decoder import SharedDecoder
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.text.dictionary import load_dictionary
 

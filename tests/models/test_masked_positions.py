@@ -199,24 +199,24 @@ def test_dropout_reaches_the_last_layer(family):
 def test_output_positions_by_sequence_and_back():
     predicted = np.zeros((3, 5), dtype=bool)
     predicted[0, [1, 4]] = predicted[2, [0, 2, 3]] = True
-    output_at = predicted_positions(output_layout(predicted))
-    assert (output_at.indices.tolist(), output_at.padded.tolist()) == ([1, 4, 10, 12, 13], [0, 1, 6, 7, 8])
-    assert (output_at.length, output_at.wanted) == (3, 5)
+    outputs = predicted_positions(output_layout(predicted))
+    assert (outputs.indices.tolist(), outputs.padded.tolist()) == ([1, 4, 10, 12, 13], [0, 1, 6, 7, 8])
+    assert (outputs.length, outputs.wanted) == (3, 5)
     states = torch.arange(1, 16).view(3, 5)
-    taken = output_at.take(states)
+    taken = outputs.take(states)
     assert taken.tolist() == [2, 5, 11, 13, 14]
-    padded = output_at.pad(taken, 3)
+    padded = outputs.pad(taken, 3)
     assert padded.tolist() == [[2, 5, 0], [0, 0, 0], [11, 13, 14]]
-    assert output_at.unpad(padded).tolist() == taken.tolist()
+    assert outputs.unpad(padded).tolist() == taken.tolist()
 
 
 def test_spare_rows_are_other_positions_of_the_sequences():
     predicted = np.zeros((3, 5), dtype=bool)
     predicted[0, [1, 4]] = predicted[2, [0, 2, 3]] = True
-    output_at = predicted_positions(output_layout(predicted, planned=3))
-    assert output_at.indices.tolist() == [1, 4, 10, 12, 13, 0, 5, 6, 7]
-    assert output_at.padded.tolist() == [0, 1, 6, 7, 8, 2, 3, 4, 5]
-    assert (output_at.length, output_at.wanted) == (3, 5)
+    outputs = predicted_positions(output_layout(predicted, planned=3))
+    assert outputs.indices.tolist() == [1, 4, 10, 12, 13, 0, 5, 6, 7]
+    assert outputs.padded.tolist() == [0, 1, 6, 7, 8, 2, 3, 4, 5]
+    assert (outputs.length, outputs.wanted) == (3, 5)
     everything = np.ones((1, 17), dtype=bool)
     assert output_layout(everything, planned=3)["output_length"] == 17, "more than there are positions"
 

@@ -17,7 +17,7 @@ from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import layer_modes
 from fairseq_maelm.modules.attention import sdpa, triton
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import AttentionContext, Tokens
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.layer_modes import Layer, execute, layers_of
@@ -169,9 +169,8 @@ def output_and_gradients(layer: Layer) -> list[Tensor]:
     states, of_distance = torch.randn(2, 5, 16, requires_grad=True), torch.randn(2, 9, requires_grad=True)
     positions = torch.arange(5)[None]
     layer.zero_grad()
-    output = layer.train()(
-        states, AttentionBias(of_distance, positions, rotations=rotations(positions, [100], 8, states))
-    )
+    tokens = Tokens(positions, rotations(positions, [100], 8, states))
+    output = layer.train()(states, AttentionContext(tokens, relative_bias=of_distance))
     (output * torch.arange(output.numel()).view_as(output).sin()).sum().backward()
     return [output.detach(), *(each.grad.clone() for each in (states, of_distance, *layer.parameters()))]
 

@@ -1,4 +1,4 @@
-"""The attention backends; "auto" picks the fastest. All compute the same function as ``reference.attend``."""
+"""The attention backends; "auto" picks the fastest. All compute the same function as ``plain_attention``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,76 +7,76 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_maelm.modules.attention import reference, sdpa, triton
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention import sdpa, triton
+from fairseq_maelm.modules.attention.context import AttentionContext, plain_attention
 from fairseq_maelm.modules.attention.local import LocalMethod
 from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
 from fairseq_maelm.modules.cpu import attention as cpu
 
 
 class Backend(NamedTuple):
-    """An implementation of ``reference.attend``.
+    """An implementation of ``plain_attention``.
 
     Attributes:
         about: description for the help of ``--attention``.
-        attend: the function. It must respect ``AttentionBias.dense`` and ``blind``; its inputs are already rotated.
+        attend: the function. It must respect ``AttentionContext.dense`` and ``blind``; its inputs are already rotated.
         attend_qkv: the same function for queries, keys and values in one tensor.
         device: the only type of device that the backend runs on; None for all.
-        local: function (query, bias without a window, dropout) -> the ``LocalMethod`` to compute local attention.
+        local: function (query, context without a window, dropout) -> the ``LocalMethod`` to compute local attention.
     """
 
     about: str
     attend: Attend
-    attend_qkv: Callable[[Tensor, AttentionBias | None, float], Tensor]
+    attend_qkv: Callable[[Tensor, AttentionContext, float], Tensor]
     device: str | None = None
-    local: Callable[[Tensor, AttentionBias, float], LocalMethod] = lambda query, bias, dropout: LocalMethod.BLOCKS
+    local: Callable[[Tensor, AttentionContext, float], LocalMethod] = lambda query, context, dropout: LocalMethod.BLOCKS
 
 
 def _of_parts(about: str, attend: Attend, device: str | None = None) -> Backend:
     return Backend(about, attend, partial(attend_parts, attend), device)
 
 
-def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
+def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, dropout: float) -> Tensor:
     if query.device.type == "cuda":
-        return triton.attend(query, key, value, bias, dropout, strict=False)
+        return triton.attend(query, key, value, context, dropout, strict=False)
     if query.device.type != "cpu" or torch.compiler.is_compiling():  # the package's CPU functions cannot be traced
-        return sdpa.attend(query, key, value, bias, dropout)
+        return sdpa.attend(query, key, value, context, dropout)
     if not (torch.is_grad_enabled() or dropout) and key.shape[2] <= cpu.SHORT:
-        return cpu.attend_short(query, key, value, bias)
+        return cpu.attend_short(query, key, value, context)
     # torch's fused CPU attention has neither dropout nor a gradient of the bias, and a slow backward pass in bfloat16.
-    needs_ours = dropout > 0.0 or (bias is not None and bias.needs_gradient)
-    return (cpu if needs_ours or _has_slow_gradient(query) else sdpa).attend(query, key, value, bias, dropout)
+    needs_ours = dropout > 0.0 or context.needs_gradient
+    return (cpu if needs_ours or _has_slow_gradient(query) else sdpa).attend(query, key, value, context, dropout)
 
 
 def _has_slow_gradient(query: Tensor) -> bool:
     return query.dtype == torch.bfloat16 and query.requires_grad
 
 
-def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
+def _attend_qkv_anywhere(qkv: Tensor, context: AttentionContext, dropout: float) -> Tensor:
     if qkv.device.type == "cuda":
-        return triton.attend_qkv(qkv, bias, dropout, strict=False)
-    return attend_parts(_attend_anywhere, qkv, bias, dropout)
+        return triton.attend_qkv(qkv, context, dropout, strict=False)
+    return attend_parts(_attend_anywhere, qkv, context, dropout)
 
 
-def _local_by_triton(query: Tensor, bias: AttentionBias, dropout: float) -> LocalMethod:
-    return LocalMethod.WHOLE if triton.skips_hidden(query, bias) else LocalMethod.BLOCKS
+def _local_by_triton(query: Tensor, context: AttentionContext, dropout: float) -> LocalMethod:
+    return LocalMethod.WHOLE if triton.skips_hidden(query, context) else LocalMethod.BLOCKS
 
 
-def _local_by_torch(query: Tensor, bias: AttentionBias, dropout: float) -> LocalMethod:
-    fused = query.device.type == "cpu" and not (dropout or bias.needs_gradient or torch.compiler.is_compiling())
+def _local_by_torch(query: Tensor, context: AttentionContext, dropout: float) -> LocalMethod:
+    fused = query.device.type == "cpu" and not (dropout or context.needs_gradient or torch.compiler.is_compiling())
     return LocalMethod.WINDOWS if fused else LocalMethod.BLOCKS
 
 
-def _local_anywhere(query: Tensor, bias: AttentionBias, dropout: float) -> LocalMethod:
+def _local_anywhere(query: Tensor, context: AttentionContext, dropout: float) -> LocalMethod:
     if query.device.type == "cuda":
-        return LocalMethod.WHOLE if triton.skips_hidden(query, bias, strict=False) else LocalMethod.BLOCKS
-    return LocalMethod.BLOCKS if _has_slow_gradient(query) else _local_by_torch(query, bias, dropout)
+        return LocalMethod.WHOLE if triton.skips_hidden(query, context, strict=False) else LocalMethod.BLOCKS
+    return LocalMethod.BLOCKS if _has_slow_gradient(query) else _local_by_torch(query, context, dropout)
 
 
 # Keys are the values of --attention.
 BACKENDS: dict[str, Backend] = {
     "auto": Backend("the fastest on this device", _attend_anywhere, _attend_qkv_anywhere, local=_local_anywhere),
-    "plain": _of_parts("plain torch operations", reference.attend),
+    "plain": _of_parts("plain torch operations", plain_attention),
     "sdpa": _of_parts("torch's fused kernels", sdpa.attend)._replace(local=_local_by_torch),
     "cpu": _of_parts("this package's CPU kernels", cpu.attend, "cpu"),
     "triton": Backend("this package's CUDA kernels", triton.attend, triton.attend_qkv, "cuda", _local_by_triton),

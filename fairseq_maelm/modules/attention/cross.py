@@ -1,17 +1,22 @@
 """Multi-head attention of a decoder to the encoder's output."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import AttentionContext
 from fairseq_maelm.modules.attention.layers import LayerConfig, MultiHeadAttention
-from fairseq_maelm.modules.output_positions import OutputPositions
 
-# Keys and values <float>[B, H, S, d_h] of a layer.
-KeysValues = tuple[Tensor, Tensor]
+
+class Memory(NamedTuple):
+    """What the cross-attention of a layer reads: keys and values <float>[B, H, S, d_h], and who reads whom."""
+
+    key: Tensor
+    value: Tensor
+    context: AttentionContext
 
 
 class CrossAttention(MultiHeadAttention):
@@ -24,32 +29,22 @@ class CrossAttention(MultiHeadAttention):
         self.kv_proj = nn.Linear(config.embed_dim, 2 * config.embed_dim, not config.modern)
         self.out_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
 
-    def forward(
-        self,
-        states: Tensor,
-        memory: KeysValues,
-        memory_bias: AttentionBias | None,
-        output_at: OutputPositions | None = None,
-    ) -> Tensor:
-        """Attend from states <float>[B, T, D]; return <float>[B, T, D].
-
-        ``memory_bias`` has the rotations of the queries. With ``output_at``, states and result are <float>[M, D].
-        """
-        return self.out_proj(self.attend(self.q_proj(states), *memory, memory_bias, output_at))
+    def forward(self, states: Tensor, memory: Memory) -> Tensor:
+        """Attend from states <float>[B, T, D], or <float>[M, D] outputs; return a tensor of the same shape."""
+        return self.out_proj(self.attend(self.q_proj(states), *memory))
 
 
-def keys_and_values(layers: Sequence[CrossAttention], memory: Tensor, bias: AttentionBias | None) -> list[KeysValues]:
-    """Compute the keys and values of all layers from ``memory`` <float>[B, S, D] in one matrix product.
+def memories(layers: Sequence[CrossAttention], states: Tensor, context: AttentionContext) -> list[Memory]:
+    """Compute what each layer reads of ``states`` <float>[B, S, D] in one matrix product.
 
-    This is faster than a product for each layer, and its backward pass sums the gradient of ``memory`` over layers.
-    ``bias`` has the rotations of the keys.
+    This is faster than a product for each layer, and its backward pass sums the gradient of ``states`` over layers.
     """
     first = layers[0]
     weight = _joined([layer.kv_proj.weight for layer in layers])
     offset = None if first.kv_proj.bias is None else _joined([layer.kv_proj.bias for layer in layers])
-    packed = F.linear(memory, weight, offset).unflatten(-1, (2 * len(layers), first.num_heads, -1))
-    parts = first.split(packed, bias, values=len(layers))
-    return list(zip(parts[: len(layers)], parts[len(layers) :]))
+    packed = F.linear(states, weight, offset).unflatten(-1, (2 * len(layers), first.num_heads, -1))
+    parts = first.split(packed, context, values=len(layers))
+    return [Memory(key, value, context) for key, value in zip(parts[: len(layers)], parts[len(layers) :])]
 
 
 def _joined(parameters: list[Tensor]) -> Tensor:

@@ -1,16 +1,16 @@
-"""Multi-head attention with an additive bias or rotary positions: the layers around a backend."""
+"""Multi-head attention around a backend: plain self-attention first, then its two faster arrangements."""
 
 from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_maelm.modules.attention import streams
 from fairseq_maelm.modules.attention.backends import BACKENDS
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import AttentionContext, MaskStream
 from fairseq_maelm.modules.attention.local import attend_local
 from fairseq_maelm.modules.attention.packed_qkv import split_packed
 from fairseq_maelm.modules.attention.rotary import rotate
-from fairseq_maelm.modules.attention.streams import TwoStreams, join
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.output_positions import OutputPositions
 
@@ -62,9 +62,10 @@ class LayerConfig:
     def _is_global(self, number: int) -> bool:
         return number % self.global_every == 0
 
-    def layer_norm(self) -> LayerNorm:
-        """Return a new LayerNorm over the layer's states."""
-        return LayerNorm(self.embed_dim, eps=self.layer_norm_eps, bias=not self.modern)
+    def layer_norm(self, of_embeddings: bool = False) -> LayerNorm:
+        """Return a new LayerNorm over the layer's states, or over the embeddings that begin the residual sum."""
+        returns_single = of_embeddings and self.modern
+        return LayerNorm(self.embed_dim, self.layer_norm_eps, not self.modern, returns_single)
 
 
 class MultiHeadAttention(nn.Module):
@@ -76,53 +77,41 @@ class MultiHeadAttention(nn.Module):
         self.rotary_base, self.window = config.rotary_base(number), config.window(number)
         self.backend = BACKENDS[config.attention_backend]
 
-    def split(self, packed: Tensor, bias: AttentionBias | None, values: int = 1) -> tuple[Tensor, ...]:
+    def split(self, packed: Tensor, context: AttentionContext, values: int = 1) -> tuple[Tensor, ...]:
         """Split the joint result of a layer's projections, and rotate all but the values; see ``split_packed``."""
-        if self.rotary_base is None:
-            return split_packed(packed)
-        assert bias is not None, "rotary attention needs positions"
-        return split_packed(packed, bias.rotations[self.rotary_base], values)
+        rotation = None if self.rotary_base is None else context.keys.rotations[self.rotary_base]
+        return split_packed(packed, rotation, values)
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None
-    ) -> Tensor:
-        """Attend from states <float>[B, Q, D] or <float>[M, D] to keys <float>[B, H, S, d_h], and join the heads."""
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext) -> Tensor:
+        """Attend from <float>[B, Q, D], or <float>[M, D] outputs, to <float>[B, H, S, d_h], and join the heads."""
         query = query.unflatten(-1, (self.num_heads, -1))
         if self.rotary_base is not None:
-            assert bias is not None, "rotary attention needs positions"
-            query = rotate(query, bias.query_rotations[self.rotary_base])
-        return self._attend_from_heads(query, key, value, bias, output_at, self.window)
+            query = rotate(query, context.queries.rotations[self.rotary_base])
+        return self.attend_from_heads(query, key, value, context, self.window)
 
-    def _attend_from_heads(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: AttentionBias | None,
-        output_at: OutputPositions | None,
-        window: int | None,
+    def attend_from_heads(
+        self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, window: int | None
     ) -> Tensor:
-        """Attend from rotated queries <float>[B, Q, H, d_h], or <float>[M, H, d_h] with ``output_at``."""
-        if output_at is not None:
-            batch, _, length, _ = key.shape
-            # Local attention in blocks needs a query for each token.
-            query = output_at.pad(query, batch) if window is None else output_at.place(query, batch, length)
-        joined = self._attend_heads(query.transpose(1, 2), key, value, bias, window).flatten(2)
-        if output_at is None:
-            return joined
-        return output_at.unpad(joined) if window is None else output_at.take(joined)
+        """Attend from rotated queries <float>[B, Q, H, d_h], or <float>[M, H, d_h] outputs."""
+        outputs = context.outputs
+        if outputs is None:
+            return self._attend_heads(query.transpose(1, 2), key, value, context, window).flatten(2)
+        batch, _, length, _ = key.shape
+        # Local attention in blocks needs a query for each token.
+        query = outputs.pad(query, batch) if window is None else outputs.place(query, batch, length)
+        joined = self._attend_heads(query.transpose(1, 2), key, value, context, window).flatten(2)
+        return outputs.unpad(joined) if window is None else outputs.take(joined)
 
     def _attend_heads(
-        self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, window: int | None
+        self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, window: int | None
     ) -> Tensor:
         """Attend from <float>[B, H, Q, d_h] within a window; return <float>[B, Q, H, d_h]."""
         dropout = self.dropout if self.training else 0.0
         if window is None:
-            attended = self.backend.attend(query, key, value, bias, dropout)
+            attended = self.backend.attend(query, key, value, context, dropout)
         else:
-            assert bias is not None, "local attention needs positions"
-            method = self.backend.local(query, bias, dropout)
-            attended = attend_local(self.backend.attend, query, key, value, bias, window, dropout, method)
+            method = self.backend.local(query, context, dropout)
+            attended = attend_local(self.backend.attend, query, key, value, context, window, dropout, method)
         return attended.transpose(1, 2)
 
 
@@ -135,60 +124,56 @@ class SelfAttention(MultiHeadAttention):
         self.qkv_proj = nn.Linear(config.embed_dim, 3 * config.embed_dim, not config.modern)
         self.out_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
 
-    def forward(
-        self,
-        states: Tensor,
-        bias: AttentionBias | TwoStreams | None,
-        output_at: OutputPositions | TwoStreams | None = None,
-    ) -> Tensor:
-        """Attend within <float>[B, S, D]; return <float>[B, S, D], or with ``output_at`` <float>[M, D].
+    def forward(self, states: Tensor, context: AttentionContext) -> Tensor:
+        """Attend within <float>[B, S, D]; return <float>[B, S, D].
 
-        With ``TwoStreams``, the states are <float>[B * S + M, D].
+        If only some positions read, the result is <float>[M, D]. With a stream of masks, the states are the stream rows
+        <float>[B * S + M, D], and so is the result, or that of the masks alone <float>[M, D].
         """
-        if isinstance(bias, TwoStreams):
-            return self.out_proj(self._attend_streams(states, bias, output_at is not None))
-        assert not isinstance(output_at, TwoStreams)
-        if output_at is not None:
-            return self.out_proj(self._attend_from(states, bias, output_at))
+        if context.masks is not None:
+            attended = self._attend_two_streams(states, context, context.masks)
+        elif context.outputs is not None:
+            attended = self._attend_from_outputs(states, context, context.outputs)
+        else:
+            attended = self._attend_from_all(states, context)
+        return self.out_proj(attended)
+
+    def _attend_from_all(self, states: Tensor, context: AttentionContext) -> Tensor:
+        """Let every position read: plain self-attention without the output projection."""
         qkv = self.qkv_proj(states).unflatten(-1, (3, self.num_heads, -1))
         if self.rotary_base is None and self.window is None:
-            attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
-        else:
-            query, key, value = self.split(qkv, bias)
-            attended = self._attend_heads(query, key, value, bias, self.window)
-        return self.out_proj(attended.flatten(2))
+            return self.backend.attend_qkv(qkv, context, self.dropout if self.training else 0.0).flatten(2)
+        query, key, value = self.split(qkv, context)
+        return self._attend_heads(query, key, value, context, self.window).flatten(2)
 
-    def _attend_from(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions) -> Tensor:
-        """Attend from the output positions to all positions; return the result before the output projection."""
+    def _attend_from_outputs(self, states: Tensor, context: AttentionContext, outputs: OutputPositions) -> Tensor:
+        """Let only the output positions read; there are no queries elsewhere."""
         query_projection, kv_projection = self._projections(states)
-        queries = F.linear(output_at.take(states), *query_projection)
+        queries = F.linear(outputs.take(states), *query_projection)
         packed = F.linear(states, *kv_projection).unflatten(-1, (2, self.num_heads, -1))
-        key, value = self.split(packed, bias)
-        return self.attend(queries, key, value, bias, output_at)
+        key, value = self.split(packed, context)
+        return self.attend(queries, key, value, context)
 
-    def _attend_streams(self, rows: Tensor, streams: TwoStreams, masks_alone: bool) -> Tensor:
-        """Attend from both streams or from the masks alone; return the result before the output projection."""
+    def _attend_two_streams(self, rows: Tensor, context: AttentionContext, masks: MaskStream) -> Tensor:
+        """Let visible tokens read visible tokens, and masks read both; or only the masks, if they are ``alone``."""
         query_projection, kv_projection = self._projections(rows)
-        weights = kv_projection if masks_alone else (self.qkv_proj.weight, self.qkv_proj.bias)
-        packed = F.linear(rows, *weights).unflatten(-1, (2 if masks_alone else 3, self.num_heads, -1))
-        visible, masks, read = streams.split_packed(packed, self.rotary_base)
-        if masks_alone:
-            queries = F.linear(streams.take(rows), *query_projection).unflatten(-1, (self.num_heads, -1))
+        weights = kv_projection if masks.alone else (self.qkv_proj.weight, self.qkv_proj.bias)
+        packed = F.linear(rows, *weights).unflatten(-1, (2 if masks.alone else 3, self.num_heads, -1))
+        of_visible, of_masks, read = streams.split_packed(packed, context, masks, self.rotary_base)
+        if masks.alone:
+            queries = F.linear(context.take_outputs(rows), *query_projection).unflatten(-1, (self.num_heads, -1))
             if self.rotary_base is not None:
-                queries = rotate(queries, streams.rotation_of_masks(self.rotary_base))
+                queries = rotate(queries, masks.context.queries.rotations[self.rotary_base])
         else:
-            queries = masks[0]
-        if self.window is None or streams.reads_whole(self.window):
-            gather, bias, window = streams.read_by_masks, streams.bias_of_masks(self.window), None
-        else:
-            gather, bias, window = streams.at_their_slots, streams.full_bias, self.window
-        key, value = map(gather, read, masks[-2:])
-        attended = self._attend_from_heads(queries, key, value, bias, streams.masks_at, window)
-        if masks_alone:
+            queries = of_masks[0]
+        key, value = (
+            streams.keys_of_masks(visible, own, masks, self.window) for visible, own in zip(read, of_masks[-2:])
+        )
+        attended = self.attend_from_heads(queries, key, value, *streams.context_of_masks(masks, self.window))
+        if masks.alone:
             return attended
-        query, own_key, own_value = visible
-        of_visible = self._attend_heads(query, own_key, own_value, streams.bias, self.window)
-        return join(of_visible.flatten(2), attended)
+        query, own_key, own_value = of_visible
+        return streams.join(self._attend_heads(query, own_key, own_value, context, self.window).flatten(2), attended)
 
     def _projections(self, states: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """Return weight and bias of the queries, and those of the keys and values."""

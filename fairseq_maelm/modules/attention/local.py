@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_maelm.batch import padding_mask
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Visibility
 from fairseq_maelm.modules.attention.packed_qkv import Attend
 from fairseq_maelm.modules.cpu.local_attention import attend_windows
 
@@ -43,7 +43,7 @@ def attend_local(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    bias: AttentionBias,
+    context: AttentionContext,
     window: int,
     dropout: float,
     method: LocalMethod = LocalMethod.BLOCKS,
@@ -55,8 +55,8 @@ def attend_local(
         query: <float>[B, H, S, d_h].
         key: as ``query``.
         value: as ``query``.
-        bias: bias without a window; it must have the tokens' positions, ascending in each sequence. Its
-            ``query_positions`` are ignored, because all tokens have queries here.
+        context: a context without a window; it must have the tokens' positions, ascending in each sequence. Its
+            ``queries`` are ignored, because all tokens have queries here.
         window: width of the window in tokens.
         dropout: probability of dropping an attention weight, in [0, 1).
         method: how to compute long sequences; short ones are computed whole.
@@ -64,12 +64,12 @@ def attend_local(
     Returns:
         <float>[B, H, S, d_h]. Results at padding are undefined.
     """
-    if bias.query_positions is not None:
-        bias = AttentionBias(bias.of_distance, bias.positions, bias.lengths, bias.hidden)
+    if not context.reads_from_everywhere:
+        context = AttentionContext(Tokens(context.keys.positions), context.visibility, context.relative_bias)
     length, size = query.shape[2], block_size(window)
     if method is LocalMethod.WHOLE or length <= _dense_blocks(query, dropout, method) * size:
-        return attend(query, key, value, windowed(bias, window), dropout)
-    blocks = _once(bias, ("blocks", window), partial(blocks_of, bias, window, len(query), length))
+        return attend(query, key, value, windowed(context, window), dropout)
+    blocks = _once(context, ("blocks", window), partial(blocks_of, context, window, len(query), length))
     if method is LocalMethod.WINDOWS:
         hidden = blocks.dense(key)
         assert hidden is not None, "blocks hide keys outside of their window"
@@ -102,65 +102,65 @@ def key_blocks(states: Tensor, size: int) -> Tensor:
     return around.transpose(1, 2).flatten(0, 1)
 
 
-def windowed(bias: AttentionBias, window: int) -> AttentionBias:
-    """Return a copy of the bias with a window, the same one in all layers."""
-    return _once(bias, ("window", window), partial(_windowed, bias, window))
+def windowed(context: AttentionContext, window: int) -> AttentionContext:
+    """Return a copy of the context with a window, the same one in all layers."""
+    return _once(context, ("window", window), partial(_windowed, context, window))
 
 
-def _windowed(bias: AttentionBias, window: int) -> AttentionBias:
-    return AttentionBias(
-        bias.of_distance,
-        _positions(bias, 1 if bias.lengths is None else len(bias.lengths)),
-        bias.lengths,
-        bias.hidden,
-        query_positions=bias.query_positions,
-        window=window,
-        max_positions=bias.max_positions,
+def _windowed(context: AttentionContext, window: int) -> AttentionContext:
+    lengths = context.visibility.lengths
+    positions = _positions(context, 1 if lengths is None else len(lengths))
+    return AttentionContext(
+        Tokens(positions, max_positions=context.keys.max_positions),
+        context.visibility._replace(window=window),
+        context.relative_bias,
+        None if context.reads_from_everywhere else context.queries,
+        context.outputs,
     )
 
 
-def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> AttentionBias:
-    """Return the bias of ``query_blocks`` and ``key_blocks``, one entry for each block: [B * blocks].
+def blocks_of(context: AttentionContext, window: int, sequences: int, length: int) -> AttentionContext:
+    """Return the context of ``query_blocks`` and ``key_blocks``, one entry for each block: [B * blocks].
 
     Entries are not shared between sequences, even if these have equal positions and no padding.
     """
     size = block_size(window)
-    positions = _positions(bias, sequences).expand(sequences, -1)
+    positions = _positions(context, sequences).expand(sequences, -1)
     inside = torch.ones_like(positions, dtype=torch.bool)
-    if bias.lengths is not None:
-        inside = ~padding_mask(bias.lengths, length)
+    if context.visibility.lengths is not None:
+        inside = ~padding_mask(context.visibility.lengths, length)
     starts = torch.arange(0, length, size, device=positions.device)[:, None]
     keys = starts - size + torch.arange(3 * size, device=positions.device)
     hidden = ~inside[:, keys.clamp(0, length - 1)] | (keys < 0) | (keys >= length)
     queries = (starts + torch.arange(size, device=positions.device)).clamp(max=length - 1)
-    return AttentionBias(
-        bias.of_distance,
-        positions[:, keys.clamp(0, length - 1)].flatten(0, 1),
-        hidden=hidden.flatten(0, 1),
-        query_positions=positions[:, queries].flatten(0, 1),
-        window=window,
+    return AttentionContext(
+        Tokens(positions[:, keys.clamp(0, length - 1)].flatten(0, 1)),
+        Visibility(hidden=hidden.flatten(0, 1), window=window),
+        context.relative_bias,
+        Tokens(positions[:, queries].flatten(0, 1)),
     )
 
 
-def _once(bias: AttentionBias, name: tuple[str, int], make: Callable[[], AttentionBias]) -> AttentionBias:
-    """Make a bias once for all layers; when compiling, make it in every layer, so that all layers have equal graphs."""
+def _once(context: AttentionContext, name: tuple[str, int], make: Callable[[], AttentionContext]) -> AttentionContext:
+    """Make a context once for all layers; in compiled graphs, make it in every layer: they must be equal."""
     if torch.compiler.is_compiling():
         return make()
-    if name not in bias.kept:
-        bias.kept[name] = make()
-    found: AttentionBias = bias.kept[name]
-    return found
+    if name not in context.cache:
+        context.cache[name] = make()
+    made: AttentionContext = context.cache[name]
+    return made
 
 
-def _positions(bias: AttentionBias, sequences: int) -> Tensor:
+def _positions(context: AttentionContext, sequences: int) -> Tensor:
     """Return the positions, with padding at the position of the sequence's last token.
 
     Otherwise the window could hide every token from a padding query, and its softmax would be NaN.
     """
-    assert bias.positions is not None, "local attention needs positions"
-    if bias.lengths is None:
-        return bias.positions
-    positions = bias.positions.expand(sequences, -1)
-    last = (bias.lengths - 1).clamp(min=0)[:, None]
+    positions, lengths = context.keys.positions, context.visibility.lengths
+    assert positions is not None, "local attention needs positions"
+    if lengths is None:
+        return positions
+    positions = positions.expand(sequences, -1)
+    last = (lengths - 1).clamp(min=0)[:, None]
     columns = torch.arange(positions.shape[1], device=positions.device)
     return positions.gather(1, columns[None].minimum(last))

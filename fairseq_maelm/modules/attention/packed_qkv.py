@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import AttentionContext
 from fairseq_maelm.modules.attention.rotary import Rotation, rotate, turn
 
-Attend = Callable[[Tensor, Tensor, Tensor, AttentionBias | None, float], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, AttentionContext, float], Tensor]
 
 
-def attend_parts(attend: Attend, qkv: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
+def attend_parts(attend: Attend, qkv: Tensor, context: AttentionContext, dropout: float) -> Tensor:
     """Attend with queries, keys and values <float>[B, S, 3, H, d_h]; return <float>[B, S, H, d_h]."""
     query, key, value = split_packed(qkv)
-    return attend(query, key, value, bias, dropout).transpose(1, 2)
+    return attend(query, key, value, context, dropout).transpose(1, 2)
 
 
 def split_packed(packed: Tensor, rotation: Rotation | None = None, values: int = 1) -> tuple[Tensor, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Visibility
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
@@ -68,16 +68,16 @@ class RelativePositionBias(nn.Embedding):
         self.register_buffer("bucket_of_distance", ids, persistent=False)
 
     def forward(self) -> Tensor:  # type: ignore[override]
-        """Return the bias of each distance <float>[H, 2P - 1], as ``AttentionBias`` takes it.
+        """Return the bias of each distance <float>[H, 2P - 1], as ``AttentionContext`` takes it.
 
         The backward pass then sums 2P - 1 rows into the table instead of B * S * S.
         """
         return super().forward(self.bucket_of_distance).t().contiguous()
 
-    def between(self, positions: Tensor, lengths: Tensor | None = None) -> AttentionBias:
-        """Return the bias of every pair of positions; arguments as in ``AttentionBias``.
+    def between(self, positions: Tensor, lengths: Tensor | None = None) -> AttentionContext:
+        """Return the context with the bias of every pair of ``positions`` <int64>[B, S]; ``lengths`` <int64>[B].
 
         ``forward`` returns only a tensor, because fairseq searches for the origin of a NaN with module hooks, which
         accept nothing else.
         """
-        return AttentionBias(self(), positions, lengths)
+        return AttentionContext(Tokens(positions), Visibility(lengths), self())

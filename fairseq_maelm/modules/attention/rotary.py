@@ -24,9 +24,9 @@ class Rotation(NamedTuple):
     cos: Tensor
     sin: Tensor
 
-    def take(self, output_at: OutputPositions, batch: int) -> "Rotation":
+    def take(self, outputs: OutputPositions, batch: int) -> "Rotation":
         """Return the rotation at the output positions; ``batch`` is the number of sequences."""
-        return Rotation(*(output_at.take(table.expand(batch, -1, -1, -1)) for table in self))
+        return Rotation(*(outputs.take(table.expand(batch, -1, -1, -1)) for table in self))
 
 
 def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tensor) -> dict[int, Rotation]:

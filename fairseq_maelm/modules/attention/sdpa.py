@@ -11,22 +11,21 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fairseq_maelm.modules.attention.bias import AttentionBias, zero_where_blind
+from fairseq_maelm.modules.attention.context import AttentionContext, zero_where_blind
 
 _GPU_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _FLASH_DTYPES = (torch.float16, torch.bfloat16)
 _FLASH_WIDEST_HEAD = 128
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
-    """Compute ``reference.attend`` by torch's fused functions."""
-    if bias is not None and bias.boundaries is not None and query.shape == key.shape and _has_flash(query):
-        return attend_between(bias.boundaries, query, key, value, dropout)
-    only_causal = bias is not None and bias.causal and not hides_keys(bias)
-    added = None if bias is None or only_causal else bias.dense(key)
+def attend(query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, dropout: float) -> Tensor:
+    """Compute ``plain_attention`` by torch's fused functions."""
+    if context.boundaries is not None and query.shape == key.shape and _has_flash(query):
+        return attend_between(context.boundaries, query, key, value, dropout)
+    added = None if context.only_causal else context.dense(key)
     with sdpa_kernel(_GPU_BACKENDS) if query.is_cuda else nullcontext():
-        output = F.scaled_dot_product_attention(query, key, value, added, dropout, only_causal)
-    return zero_where_blind(output, key, bias)
+        output = F.scaled_dot_product_attention(query, key, value, added, dropout, context.only_causal)
+    return zero_where_blind(output, key, context)
 
 
 def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
@@ -49,11 +48,6 @@ def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor
         *rows, boundaries, boundaries, length, length, dropout, False, False
     )
     return output[0].unflatten(0, (-1, length)).transpose(1, 2)
-
-
-def hides_keys(bias: AttentionBias) -> bool:
-    """Return True if a bias adds anything besides the causal mask."""
-    return bias.of_distance is not None or bias.lengths is not None or bias.hidden is not None
 
 
 def _has_flash(query: Tensor) -> bool:

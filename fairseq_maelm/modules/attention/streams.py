@@ -1,7 +1,8 @@
 """Attention of two streams: visible tokens, which read one another, and masks, which read all tokens.
 
 A layer computes the rows of both streams together; only attention tells them apart. The result equals self-attention
-over the full sequences in which no visible token may attend to a mask.
+over the full sequences in which no visible token may attend to a mask. What the two streams are, and which positions a
+mask reads, is in ``MaskStream`` and ``SharedDecoder``.
 """
 
 from typing import Any, NamedTuple
@@ -10,97 +11,22 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention import packed_qkv
+from fairseq_maelm.modules.attention.context import AttentionContext, MaskStream
 from fairseq_maelm.modules.attention.local import block_size, windowed
-from fairseq_maelm.modules.attention.packed_qkv import split_packed
-from fairseq_maelm.modules.attention.rotary import Rotation, turn
-from fairseq_maelm.modules.output_positions import OutputPositions
+from fairseq_maelm.modules.attention.rotary import turn
 
 
-class TwoStreams(NamedTuple):
-    """The arrangement of visible tokens and masks as rows <float>[B * S + M, D], and the biases of their attention.
+def join(visible: Tensor, masks: Tensor) -> Tensor:
+    """Join visible tokens <float>[B, S, ...] and masks <float>[M, ...] to stream rows <float>[B * S + M, ...]."""
+    return torch.cat([visible.flatten(0, 1), masks])
 
-    Attributes:
-        sequences: B.
-        length: S.
-        bias: of visible tokens, whose queries and keys are <float>[B, S]; None if there is nothing to add or rotate.
-        masks_at: the slots of the masks, and their arrangement <float>[B, Q].
-        masks_bias: of masks, whose keys are the visible tokens and then the masks: <float>[B, S + Q].
-        full_bias: of masks that read a window in blocks; queries and keys are the full sequences <float>[B, T].
-        rotations: rotary base -> rotation of all rows, as one sequence <float>[1, B * S + M].
-        decoder_rows: <int64>[N] rows of the visible tokens that masks may read.
-        decoder_slots: <int64>[N] slots of these tokens.
-    """
 
-    sequences: int
-    length: int
-    bias: AttentionBias | None
-    masks_at: OutputPositions
-    masks_bias: AttentionBias
-    full_bias: AttentionBias
-    rotations: dict[int, Rotation]
-    decoder_rows: Tensor
-    decoder_slots: Tensor
-
-    def reads_whole(self, window: int) -> bool:
-        """Return True if masks read whole sequences, with far tokens hidden, faster than blocks of them."""
-        keys, full = self.masks_bias.positions, self.full_bias.positions
-        assert keys is not None and full is not None
-        # In blocks, which compiled graphs always use, every position asks for the keys of three blocks.
-        pairs = self.masks_at.length * keys.shape[1]
-        return not torch.compiler.is_compiling() and pairs <= 3 * block_size(window) * full.shape[1]
-
-    def bias_of_masks(self, window: int | None) -> AttentionBias:
-        """Return ``masks_bias``, with a window if there is one."""
-        return self.masks_bias if window is None else windowed(self.masks_bias, window)
-
-    def rotation_of_masks(self, rotary_base: int) -> Rotation:
-        """Return the rotation of the masks' queries."""
-        return Rotation(*(self.take(table[0]) for table in self.rotations[rotary_base]))
-
-    def take(self, rows: Tensor) -> Tensor:
-        """Select the masks' rows [M, ...] of [B * S + M, ...]."""
-        return rows[self.sequences * self.length :]
-
-    def split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Split rows [B * S + M, ...]: visible tokens [B, S, ...], and masks [M, ...]."""
-        # The backward pass of ``split`` joins gradients; that of slices would add zeros.
-        visible, masks = rows.split([self.sequences * self.length, len(self.masks_at.indices)])
-        return visible.unflatten(0, (self.sequences, self.length)), masks
-
-    def split_packed(self, packed: Tensor, rotary_base: int | None) -> "Parts":
-        """Split the joint (queries,) keys and values of all rows <float>[B * S + M, parts, H, d_h], and rotate them.
-
-        Except in compiled graphs, ``packed`` is rotated in place, so nothing else may use it.
-        """
-        rotation = None if rotary_base is None else self.rotations[rotary_base]
-        if not torch.compiler.is_compiling():
-            count = packed.shape[1]
-            pieces = _SplitStreams.apply(packed, self.sequences, self.length, *(rotation or (None, None)))
-            return Parts(pieces[:count], pieces[count : 2 * count], pieces[2 * count :])
-        if rotation is None:
-            parts = packed.unbind(1)
-        else:
-            parts = tuple(heads.squeeze(0).transpose(0, 1) for heads in split_packed(packed[None], rotation))
-        visible, masks = zip(*(self.split(part) for part in parts))
-        visible = tuple(part.transpose(1, 2) for part in visible)
-        return Parts(visible, masks, visible[-2:])
-
-    def read_by_masks(self, visible: Tensor, masks: Tensor) -> Tensor:
-        """Return what masks read if not in blocks: visible heads <float>[B, H, S, d_h] and their own [M, H, d_h].
-
-        The result is <float>[B, H, S + Q, d_h].
-        """
-        return torch.cat([visible, self.masks_at.pad(masks, self.sequences).transpose(1, 2)], dim=2)
-
-    def at_their_slots(self, visible: Tensor, masks: Tensor) -> Tensor:
-        """Put heads, shaped as in ``read_by_masks``, at their slots: <float>[B, H, T, d_h]."""
-        full = self.full_bias.positions
-        assert full is not None
-        placed = self.masks_at.place(masks, self.sequences, full.shape[1]).flatten(0, 1)
-        rows = visible.transpose(1, 2).flatten(0, 1).index_select(0, self.decoder_rows)
-        placed = placed.index_copy(0, self.decoder_slots, rows)
-        return placed.unflatten(0, (self.sequences, -1)).transpose(1, 2)
+def split(rows: Tensor, sequences: int, length: int) -> tuple[Tensor, Tensor]:
+    """Split stream rows [B * S + M, ...]: visible tokens [B, S, ...], and masks [M, ...]."""
+    # The backward pass of ``split`` joins gradients; that of slices would add zeros.
+    visible, masks = rows.split([sequences * length, len(rows) - sequences * length])
+    return visible.unflatten(0, (sequences, length)), masks
 
 
 class Parts(NamedTuple):
@@ -115,6 +41,66 @@ class Parts(NamedTuple):
     visible: tuple[Tensor, ...]
     masks: tuple[Tensor, ...]
     read: tuple[Tensor, ...]
+
+
+def split_packed(packed: Tensor, context: AttentionContext, masks: MaskStream, rotary_base: int | None) -> Parts:
+    """Split the joint (queries,) keys and values of all stream rows <float>[B * S + M, parts, H, d_h]; rotate them.
+
+    Except in compiled graphs, ``packed`` is rotated in place, so nothing else may use it.
+    """
+    assert context.keys.positions is not None
+    sequences, length = context.keys.positions.shape
+    rotation = None if rotary_base is None else masks.rotations[rotary_base]
+    if not torch.compiler.is_compiling():
+        count = packed.shape[1]
+        pieces = _SplitStreams.apply(packed, sequences, length, *(rotation or (None, None)))
+        return Parts(pieces[:count], pieces[count : 2 * count], pieces[2 * count :])
+    if rotation is None:
+        parts = packed.unbind(1)
+    else:
+        rotated = packed_qkv.split_packed(packed[None], rotation)
+        parts = tuple(heads.squeeze(0).transpose(0, 1) for heads in rotated)
+    visible, of_masks = zip(*(split(part, sequences, length) for part in parts))
+    visible = tuple(part.transpose(1, 2) for part in visible)
+    return Parts(visible, of_masks, visible[-2:])
+
+
+def context_of_masks(masks: MaskStream, window: int | None) -> tuple[AttentionContext, int | None]:
+    """Return the context of the masks' queries for keys from ``keys_of_masks``, and the window that is left to hide."""
+    if _in_blocks(masks, window):
+        return masks.full_context, window
+    return (masks.context if window is None else windowed(masks.context, window)), None
+
+
+def keys_of_masks(visible: Tensor, own: Tensor, masks: MaskStream, window: int | None) -> Tensor:
+    """Return the keys, or values, that masks read: <float>[B, H, S + Q, d_h], or in slots <float>[B, H, T, d_h].
+
+    Args:
+        visible: <float>[B, H, S, d_h] of the visible tokens.
+        own: <float>[M, H, d_h] of the masks.
+        masks: the masks.
+        window: window of the layer, if it has one.
+    """
+    outputs, sequences = masks.context.outputs, len(visible)
+    assert outputs is not None
+    if not _in_blocks(masks, window):
+        return torch.cat([visible, outputs.pad(own, sequences).transpose(1, 2)], dim=2)
+    placed = outputs.place(own, sequences, masks.full_context.length).flatten(0, 1)
+    rows = visible.transpose(1, 2).flatten(0, 1).index_select(0, masks.decoder_rows)
+    placed = placed.index_copy(0, masks.decoder_slots, rows)
+    return placed.unflatten(0, (sequences, -1)).transpose(1, 2)
+
+
+def _in_blocks(masks: MaskStream, window: int | None) -> bool:
+    """Return True if masks read a window in blocks of slots: faster than whole sequences with far tokens hidden."""
+    if window is None:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    outputs = masks.context.outputs
+    assert outputs is not None
+    # In blocks, every position asks for the keys of three blocks.
+    return outputs.length * masks.context.length > 3 * block_size(window) * masks.full_context.length
 
 
 class _SplitStreams(torch.autograd.Function):
@@ -163,20 +149,3 @@ def _places(packed: Tensor, sequences: int, length: int) -> tuple[Tensor, Tensor
     parts = packed.transpose(0, 1)
     visible = parts[:, : sequences * length].unflatten(1, (sequences, length))
     return visible.transpose(2, 3), parts[:, sequences * length :]
-
-
-def join(visible: Tensor, masks: Tensor) -> Tensor:
-    """Join visible tokens <float>[B, S, ...] and masks <float>[M, ...] to rows <float>[B * S + M, ...]."""
-    return torch.cat([visible.flatten(0, 1), masks])
-
-
-def hidden_except(rows: Tensor, sequences: int, length: int) -> Tensor:
-    """Return <bool>[B, S], True at keys that no query may read: all but ``rows`` <int64>[N] of the flattened [B, S].
-
-    Args:
-        rows: indices of the keys that may be read.
-        sequences: B.
-        length: S.
-    """
-    hidden = torch.ones(sequences * length, dtype=torch.bool, device=rows.device)
-    return hidden.index_fill(0, rows, False).view(sequences, length)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_maelm.modules.attention.bias import AttentionBias, zero_where_blind
+from fairseq_maelm.modules.attention.context import AttentionContext, zero_where_blind
 from fairseq_maelm.modules.cpu.bias_gradient import Collect, DenseBias, GradientSum
 from fairseq_maelm.modules.cpu.dropout import DropoutGrid, draw_decisions, dropout_grid
 
@@ -31,8 +31,8 @@ _SEQUENCE_WEIGHTS = 2**22
 _Part = tuple[slice, slice]
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
-    """Compute ``reference.attend`` for CPU tensors of one dtype.
+def attend(query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, dropout: float) -> Tensor:
+    """Compute ``plain_attention`` for CPU tensors of one dtype.
 
     With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.cpu.dropout``.
 
@@ -41,19 +41,19 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None
     """
     if query.device.type != "cpu":
         raise ValueError(f"--attention cpu cannot run on {query.device.type}: use --attention auto, or add --cpu")
-    added = DenseBias() if bias is None else collecting(bias, key)
-    return zero_where_blind(_Attention.apply(query, key, value, added.order, added, dropout), key, bias)
+    added = collecting(context, key)
+    return zero_where_blind(_Attention.apply(query, key, value, added.order, added, dropout), key, context)
 
 
-def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None) -> Tensor:
-    """Compute ``reference.attend`` without dropout and gradients, for up to ``SHORT`` keys."""
+def attend_short(query: Tensor, key: Tensor, value: Tensor, context: AttentionContext) -> Tensor:
+    """Compute ``plain_attention`` without dropout and gradients, for up to ``SHORT`` keys."""
     batch_heads = query.shape[:2]
     queries, keys, values = (each.flatten(0, 1) for each in (query, key, value))
     precise = torch.promote_types(query.dtype, torch.float32)
     weights = (
         torch.bmm(queries, keys.transpose(1, 2)).to(precise).mul_(query.shape[-1] ** -0.5).unflatten(0, batch_heads)
     )
-    added = None if bias is None else bias.dense(key)
+    added = context.dense(key)
     if added is not None:
         weights += added
     # torch's softmax takes three times as long for rows this short.
@@ -61,20 +61,21 @@ def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias 
     weights.exp_()
     weights /= weights.sum(dim=-1, keepdim=True)
     output = torch.bmm(weights.to(value.dtype).flatten(0, 1), values).unflatten(0, batch_heads)
-    return zero_where_blind(output, key, bias)
+    return zero_where_blind(output, key, context)
 
 
-def collecting(bias: AttentionBias, key: Tensor) -> DenseBias:
-    """Return the dense bias for layers that sum the bias gradient themselves; ``key`` as in ``AttentionBias.dense``."""
-    if not bias.needs_gradient or bias.of_distance is None:
-        return DenseBias(bias.dense(key))
-    if key.dtype not in bias.kept:
+def collecting(context: AttentionContext, key: Tensor) -> DenseBias:
+    """Return the dense bias for layers that sum the bias gradient themselves; ``key`` as in ``context.dense``."""
+    relative_bias = context.relative_bias
+    if not context.needs_gradient or relative_bias is None:
+        return DenseBias(context.dense(key))
+    if key.dtype not in context.cache:
         # Half precision is too coarse for a sum over layers, sequences and pairs.
-        sum_dtype = torch.promote_types(bias.of_distance.dtype, torch.float32)
-        gradient_sum = GradientSum(bias.index(), len(bias.of_distance), sum_dtype)
-        order = Collect.apply(bias.of_distance, gradient_sum)
-        bias.kept[key.dtype] = DenseBias(bias.values(key), order, gradient_sum)
-    return bias.kept[key.dtype]
+        sum_dtype = torch.promote_types(relative_bias.dtype, torch.float32)
+        gradient_sum = GradientSum(context.index(), len(relative_bias), sum_dtype)
+        order = Collect.apply(relative_bias, gradient_sum)
+        context.cache[key.dtype] = DenseBias(context.values(key), order, gradient_sum)
+    return context.cache[key.dtype]
 
 
 def _together(query: Tensor, key: Tensor) -> tuple[int, int]:

@@ -4,17 +4,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from attention_problem import context_of
 
 from fairseq_maelm.models.checks import check_backend
-from fairseq_maelm.modules.attention import reference, sdpa, triton
+from fairseq_maelm.modules.attention import sdpa, triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, plain_attention
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.cpu import attention as cpu
 
 
 def relative_bias(requires_grad=True, **others):
-    return AttentionBias(torch.zeros(2, 15, requires_grad=requires_grad), torch.arange(4)[None], **others)
+    return context_of(torch.zeros(2, 15, requires_grad=requires_grad), torch.arange(4)[None], **others)
 
 
 class Computed(Exception):
@@ -46,8 +47,8 @@ def choose_backend(monkeypatch):
 
 def test_choice_on_a_cpu(choose_backend):
     query = torch.zeros(2, 2, 4, 8)
-    assert choose_backend(query, None, 0.0) == "sdpa"
-    assert choose_backend(query, None, 0.1) == "cpu"
+    assert choose_backend(query, context_of(), 0.0) == "sdpa"
+    assert choose_backend(query, context_of(), 0.1) == "cpu"
     assert choose_backend(query, relative_bias(), 0.0) == "cpu"
     assert choose_backend(query, relative_bias(requires_grad=False), 0.0) == "sdpa"
     with torch.no_grad():
@@ -55,8 +56,9 @@ def test_choice_on_a_cpu(choose_backend):
 
 
 def test_other_backends_choose_nothing():
-    for name, module in (("plain", reference), ("sdpa", sdpa), ("cpu", cpu)):
+    for name, module in (("sdpa", sdpa), ("cpu", cpu)):
         assert BACKENDS[name].attend is module.attend
+    assert BACKENDS["plain"].attend is plain_attention
     query = SimpleNamespace(device=torch.device("cuda"))
     with pytest.raises(ValueError, match="--attention cpu cannot run on cuda"):
         cpu.attend(query, None, None, relative_bias(), 0.0)
@@ -69,9 +71,9 @@ def test_choice_without_relative_bias_on_a_cpu(choose_backend, dtype, training, 
     """torch's fused kernel goes back slowly in bfloat16, whatever is added to the logits."""
     query, positions = torch.empty(1, 1, 64, 2, dtype=dtype, requires_grad=training), torch.arange(64)[None]
     biases = {
-        "none": None,
-        "rotary": AttentionBias(rotations=rotations(positions, [100], 2, query)),
-        "window": AttentionBias(positions=positions, window=8),
+        "none": context_of(),
+        "rotary": AttentionContext(Tokens(positions, rotations(positions, [100], 2, query))),
+        "window": context_of(positions=positions, window=8),
     }
     chosen = "cpu" if training and dtype is torch.bfloat16 else "sdpa"
     assert choose_backend(query, biases[kind], 0.0, key=query) == chosen
@@ -85,8 +87,8 @@ def test_choice_on_a_gpu(monkeypatch, choose_backend):
         assert choose_backend(query, relative_bias(), 0.1, backend) == "triton"
         assert choose_backend(query, relative_bias(lengths=torch.ones(2)), 0.1, backend) == "triton"
         # The decoder has no relative bias, and torch's kernels are the best for it.
-        assert choose_backend(query, AttentionBias(lengths=torch.ones(2)), 0.1, backend) == "sdpa"
-        assert choose_backend(query, None, 0.1, backend) == "sdpa"
+        assert choose_backend(query, context_of(lengths=torch.ones(2)), 0.1, backend) == "sdpa"
+        assert choose_backend(query, context_of(), 0.1, backend) == "sdpa"
         assert choose_backend(query, relative_bias(causal=True), 0.0, backend) == "sdpa"
     monkeypatch.setattr(triton.operator, "unavailable_because", lambda query: "too old")
     assert choose_backend(query, relative_bias(), 0.1) == "sdpa"

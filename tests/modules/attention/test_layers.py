@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from attention_problem import Problem, attend
+from attention_problem import Problem, attend, context_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_maelm.modules.attention.backends import BACKENDS
-from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.cross import CrossAttention, keys_and_values
+from fairseq_maelm.modules.attention.cross import CrossAttention, memories
 from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
 from fairseq_maelm.modules.attention.packed_qkv import split_packed
 from fairseq_maelm.modules.cpu import attention as cpu
@@ -144,14 +143,14 @@ def test_hidden_keys_have_no_influence(backend):
     query, key, value = (torch.randn(3, 2, 9, 8, dtype=torch.float64) for _ in range(3))
     padding = torch.zeros(3, 9, dtype=torch.bool)
     padding[1, 6:] = True
-    with_padding = attend(query, key, value, AttentionBias(hidden=padding), 0.0, backend)
+    with_padding = attend(query, key, value, context_of(hidden=padding), 0.0, backend)
     torch.testing.assert_close(
-        attend(query, key, value, AttentionBias(lengths=torch.tensor([9, 6, 9])), 0.0, backend), with_padding
+        attend(query, key, value, context_of(lengths=torch.tensor([9, 6, 9])), 0.0, backend), with_padding
     )
     value[1, :, 6:] += 100
     key[1, :, 6:] -= 5
-    torch.testing.assert_close(attend(query, key, value, AttentionBias(hidden=padding), 0.0, backend), with_padding)
-    shorter = attend(query[1:2, :, :6], key[1:2, :, :6], value[1:2, :, :6], None, 0.0, backend)
+    torch.testing.assert_close(attend(query, key, value, context_of(hidden=padding), 0.0, backend), with_padding)
+    shorter = attend(query[1:2, :, :6], key[1:2, :, :6], value[1:2, :, :6], context_of(), 0.0, backend)
     torch.testing.assert_close(with_padding[1:2, :, :6], shorter)
 
 
@@ -160,7 +159,7 @@ def test_hidden_keys_have_no_influence(backend):
 def test_nothing_to_read_gives_zeros(backend, dropout):
     tensors = [torch.randn(2, 2, 5, 4, requires_grad=True) for _ in range(3)]
     hidden = torch.tensor([[True] * 5, [False, True, False, False, True]])
-    output = attend(*tensors, AttentionBias(hidden=hidden), dropout, backend)
+    output = attend(*tensors, context_of(hidden=hidden), dropout, backend)
     assert not output[0].any() and output[1].any()
     for gradient in torch.autograd.grad(output.square().sum(), tensors):
         assert not gradient[0].any() and gradient[1].isfinite().all()
@@ -174,7 +173,7 @@ def test_fewer_or_more_queries_than_keys(backend, queries):
     for each in (backend, "plain"):
         torch.manual_seed(0)
         query, key, value = (torch.randn(3, 2, n, 4, dtype=torch.float64, requires_grad=True) for n in (queries, 7, 7))
-        output = attend(query, key, value, AttentionBias(lengths=torch.tensor([7, 2, 5])), 0.0, each)
+        output = attend(query, key, value, context_of(lengths=torch.tensor([7, 2, 5])), 0.0, each)
         weights = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).view(output.shape)
         gradients = torch.autograd.grad((output * weights).sum(), (query, key, value))
         results.append([output, *gradients])
@@ -186,10 +185,10 @@ def test_fewer_or_more_queries_than_keys(backend, queries):
 def test_causal(backend):
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 2, 6, 4, dtype=torch.float64) for _ in range(3))
-    output = attend(query, key, value, AttentionBias(causal=True), 0.0, backend)
+    output = attend(query, key, value, context_of(causal=True), 0.0, backend)
     for place in range(6):
         alone = attend(
-            query[:, :, place : place + 1], key[:, :, : place + 1], value[:, :, : place + 1], None, 0.0, backend
+            query[:, :, place : place + 1], key[:, :, : place + 1], value[:, :, : place + 1], context_of(), 0.0, backend
         )
         torch.testing.assert_close(output[:, :, place : place + 1], alone)
 
@@ -216,7 +215,7 @@ def test_gradients_are_those_of_the_dropped_weights():
         logits = query @ key.transpose(-2, -1) * width**-0.5 + bias.dense(key)
         return (logits.softmax(dim=-1) * mask * scale) @ value * (~bias.blind(length) if blind else 1)
 
-    blind = AttentionBias(lengths=problem.lengths).blind(length) is not None
+    blind = context_of(lengths=problem.lengths).blind(length) is not None
     for fast, plain in zip(actual, problem.results("plain", 0.4, masked), strict=True):
         torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
 
@@ -226,11 +225,12 @@ def test_attention_dropout_only_while_training(kind):
     torch.manual_seed(0)
     attention = kind(LayerConfig(embed_dim=16, ffn_embed_dim=32, attention_heads=2, attention_dropout=0.5), number=0)
     states = torch.randn(2, 12, 16)
-    arguments = (states, None) if kind is SelfAttention else (states, *keys_and_values([attention], states, None), None)
+    context = context_of()
+    read = context if kind is SelfAttention else memories([attention], states, context)[0]
     attention.eval()
-    assert torch.equal(attention(*arguments), attention(*arguments))
+    assert torch.equal(attention(states, read), attention(states, read))
     attention.train()
-    assert not torch.equal(attention(*arguments), attention(*arguments))
+    assert not torch.equal(attention(states, read), attention(states, read))
 
 
 # Queries, keys and values of one product
@@ -251,7 +251,7 @@ class Operations(TorchDispatchMode):
 @pytest.mark.parametrize(("backend", "copies"), [("cpu", False), ("plain", True)])
 def test_gradients_that_lie_together_are_not_copied(backend, copies):
     qkv = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
-    output = attend(*split_packed(qkv * 1.0), None, 0.0, backend)
+    output = attend(*split_packed(qkv * 1.0), context_of(), 0.0, backend)
     with Operations() as operations:
         output.sum().backward()
     assert any("bmm" in name for name in operations.names)

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from attention_problem import context_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_maelm.modules.attention import reference, triton
+from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.context import plain_attention
 from fairseq_maelm.modules.attention.local import attend_local, block_size
 
 
@@ -32,7 +33,7 @@ class LocalProblem:
         self.inside = torch.arange(length) < lengths[:, None]
 
     def bias(self):
-        return AttentionBias(self.table, self.positions, self.lengths, max_positions=2 * self.positions.shape[1])
+        return context_of(self.table, self.positions, self.lengths, max_positions=2 * self.positions.shape[1])
 
     def results(self, attend):
         """Return outputs at tokens and the gradients of all inputs."""
@@ -60,7 +61,7 @@ class LocalProblem:
             hidden &= ~torch.eye(hidden.shape[1], dtype=torch.bool)
             logits = query @ key.transpose(2, 3) * query.shape[-1] ** -0.5
             if self.table is not None:
-                logits = logits + AttentionBias(self.table, self.positions).dense(key)
+                logits = logits + context_of(self.table, self.positions).dense(key)
             return logits.masked_fill(hidden[:, None], float("-inf")).softmax(-1) @ value
 
         return self.results(attend)
@@ -104,7 +105,7 @@ def test_short_sequences_are_computed_whole(length, dtype, dropout, whole):
     def attend(query, key, value, bias, probability):
         assert probability == dropout
         lengths.append(query.shape[2])
-        return reference.attend(query, key, value, bias, 0.0)
+        return plain_attention(query, key, value, bias, 0.0)
 
     def by_blocks(query, key, value, bias):
         return attend_local(attend, query, key, value, bias, problem.window, dropout)
@@ -141,8 +142,8 @@ def test_no_tensor_has_a_row_and_a_column_for_each_token():
 
     def attend(query, key, value, bias, dropout):
         largest.append(bias.dense(key).numel())
-        return reference.attend(query, key, value, bias, dropout)
+        return plain_attention(query, key, value, bias, dropout)
 
     parts = (torch.randn(1, 1, length, 4) for _ in range(3))
-    attend_local(attend, *parts, AttentionBias(positions=torch.arange(length)[None]), window, 0.0)
+    attend_local(attend, *parts, context_of(positions=torch.arange(length)[None]), window, 0.0)
     assert largest == [length * 3 * block_size(window)]

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_problem import context_of
 from torch import Tensor
 
-from fairseq_maelm.modules.attention import reference, sdpa
-from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention import sdpa
+from fairseq_maelm.modules.attention.context import AttentionContext, plain_attention
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *others: Any) -> tuple[Tensor]:
@@ -35,8 +36,8 @@ def test_padding_is_a_sequence_of_its_own(lengths: list[int], monkeypatch: pytes
     counts = torch.tensor(lengths)
     weights = torch.randn(3, 2, 5, 8).masked_fill((torch.arange(5) >= counts[:, None])[:, None, :, None], 0.0)
     results = []
-    for attend, padded_to in ((reference.attend, None), (sdpa.attend, 5)):
-        output = attend(query, key, value, AttentionBias(lengths=counts, padded_to=padded_to), 0.0) * weights
+    for attend, positions in ((plain_attention, None), (sdpa.attend, torch.arange(5)[None])):
+        output = attend(query, key, value, context_of(positions=positions, lengths=counts), 0.0) * weights
         results.append((output, *torch.autograd.grad(output.square().sum(), qkv, retain_graph=True)))
     for result, expected in zip(*results):
         torch.testing.assert_close(result, expected)
@@ -47,17 +48,18 @@ def test_what_else_is_hidden_takes_a_mask_and_other_queries_too(monkeypatch: pyt
     monkeypatch.setattr(sdpa, "_has_flash", lambda query: True)
     query, key = torch.randn(2, 2, 3, 8), torch.randn(2, 2, 5, 8)
     lengths = torch.tensor([5, 2])
-    for states, bias in ((query, AttentionBias(lengths=lengths, padded_to=5)), (key, AttentionBias(lengths=lengths))):
+    with_positions = context_of(positions=torch.arange(5)[None], lengths=lengths)
+    for states, bias in ((query, with_positions), (key, context_of(lengths=lengths))):
         torch.testing.assert_close(
             sdpa.attend(states, key, key, bias, 0.0),
-            reference.attend(states, key, key, AttentionBias(lengths=lengths), 0.0),
+            plain_attention(states, key, key, context_of(lengths=lengths), 0.0),
         )
 
 
 @pytest.mark.parametrize(
-    "bias", [None, AttentionBias(causal=True), AttentionBias(hidden=torch.zeros(2, 3, dtype=torch.bool))]
+    "bias", [context_of(), context_of(causal=True), context_of(hidden=torch.zeros(2, 3, dtype=torch.bool))]
 )
-def test_cudnn_is_never_asked_on_a_gpu(bias: AttentionBias, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_is_never_asked_on_a_gpu(bias: AttentionContext, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def attention(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool) -> Tensor:
@@ -67,8 +69,8 @@ def test_cudnn_is_never_asked_on_a_gpu(bias: AttentionBias, monkeypatch: pytest.
     monkeypatch.setattr(sdpa, "F", SimpleNamespace(scaled_dot_product_attention=attention))
     query = SimpleNamespace(is_cuda=True, shape=(2, 2, 3, 8), dtype=torch.float32, device=torch.device("cpu"))
     sdpa.attend(query, query, query, bias, 0.0)
-    hides = bias is not None and bias.hidden is not None
-    assert asked == [(False, not hides, bias is not None and bias.causal)]
+    hides = bias.visibility.hidden is not None
+    assert asked == [(False, not hides, bias.visibility.causal)]
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
@@ -78,9 +80,9 @@ def on_gpu(lengths: list[int], width: int, dtype: torch.dtype, dropout: float = 
     counts, length = torch.tensor(lengths), max(lengths)
     drawn = torch.randn(len(lengths), length, 3, 2, width, dtype=torch.float64).to(dtype)
     inside = (torch.arange(length) < counts[:, None])[:, None, :, None]
-    device, attend = ("cpu", reference.attend) if dtype == torch.float64 else ("cuda", sdpa.attend)
+    device, attend = ("cpu", plain_attention) if dtype == torch.float64 else ("cuda", sdpa.attend)
     qkv = drawn.to(device).requires_grad_()
-    bias = AttentionBias(lengths=counts.to(device), padded_to=length)
+    bias = context_of(positions=torch.arange(length, device=device)[None], lengths=counts.to(device))
     output = attend(*qkv.permute(2, 0, 3, 1, 4), bias, dropout) * inside.to(device)
     (gradient,) = torch.autograd.grad(output.sin().sum(), qkv)
     return [output.detach().double().cpu(), gradient.double().cpu()]

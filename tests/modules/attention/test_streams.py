@@ -4,33 +4,36 @@ from typing import Any
 
 import pytest
 import torch
+from attention_problem import context_of
 from support import batch_of, random_sequences
 from torch import Tensor
 
 from fairseq_maelm.data.masking_variants import EncoderView
+from fairseq_maelm.models.decoder import hidden_except
+from fairseq_maelm.modules.attention import streams
+from fairseq_maelm.modules.attention.context import MaskStream
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.attention.streams import TwoStreams, hidden_except
-from fairseq_maelm.modules.output_positions import OutputPositions, unseen_outputs, unseen_positions
+from fairseq_maelm.modules.output_positions import unseen_outputs, unseen_positions
 
 SEQUENCES, LENGTH, MASKS, HEADS, WIDTH = 2, 5, 3, 2, 4
 ROWS = SEQUENCES * LENGTH + MASKS
 BASE = 100
 
 
-def streams() -> TwoStreams:
-    """Two sequences of five visible tokens; the first has two masks, the second one."""
-    places = torch.tensor([*range(LENGTH), *range(1, LENGTH + 1), 5, 6, 0])[None]
-    turns = rotations(places, [BASE], WIDTH, torch.zeros(()).double())
-    masks_at = OutputPositions(torch.tensor([5, 6, 7]), torch.tensor([0, 1, 2]), 2, MASKS)
+def split(packed: Tensor, base: int | None) -> streams.Parts:
+    """Split rows of two sequences of five visible tokens; the first has two masks, the second one."""
+    positions = torch.tensor([*range(LENGTH), *range(1, LENGTH + 1), 5, 6, 0])[None]
+    turns = rotations(positions, [BASE], WIDTH, torch.zeros(()).double())
+    context = context_of(positions=positions[0, : SEQUENCES * LENGTH].view(SEQUENCES, LENGTH))
     unused: Any = None
-    return TwoStreams(SEQUENCES, LENGTH, None, masks_at, unused, unused, turns, unused, unused)
+    return streams.split_packed(packed, context, MaskStream(unused, unused, turns, unused, unused), base)
 
 
 def parts_and_gradient(count: int, base: int | None, used: list[int]) -> tuple[list[Tensor], Tensor]:
     """All parts of random states, and the gradient of a sum in which the ``used`` parts have different weights."""
     generator = torch.Generator().manual_seed(3)
     packed = torch.randn(ROWS, count, HEADS, WIDTH, generator=generator, dtype=torch.float64).requires_grad_()
-    parts = [part for group in streams().split_packed(packed * 1.0, base) for part in group]
+    parts = [part for group in split(packed * 1.0, base) for part in group]
     weights = [torch.randn(part.shape, generator=generator, dtype=torch.float64) for part in parts]
     torch.stack([(parts[number] * weights[number]).sum() for number in used]).sum().backward()
     assert packed.grad is not None
@@ -60,7 +63,7 @@ def test_split_equals_plain_operations(
 
 def test_values_and_their_places() -> None:
     packed = torch.arange(ROWS * 3 * HEADS * WIDTH, dtype=torch.float64).view(ROWS, 3, HEADS, WIDTH)
-    visible, masks, read = streams().split_packed(packed * 1.0, None)
+    visible, masks, read = split(packed * 1.0, None)
     assert torch.equal(visible[1][1, 0, 2], packed[LENGTH + 2, 1, 0])  # key of the second sequence's third token
     assert torch.equal(masks[2][1, 1], packed[SEQUENCES * LENGTH + 1, 2, 1])
     assert torch.equal(read[0], visible[1]) and torch.equal(read[1], visible[2])

@@ -9,9 +9,9 @@ from functools import partial
 import numpy
 import pytest
 import torch
+from attention_problem import context_of
 
 from fairseq_maelm.modules.attention.backends import BACKENDS
-from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.triton import operator as attention_triton
 from fairseq_maelm.modules.attention.triton.operator import relative_attention, relative_attention_qkv
 
@@ -197,7 +197,7 @@ def test_the_door_to_attention_reaches_the_kernels():
         query, key, value = (torch.randn(2, 2, 7, 16, device=DEVICE, requires_grad=True) for _ in range(3))
         table = torch.randn(2, 39, device=DEVICE, requires_grad=True)
         positions = torch.stack([torch.randperm(20)[:7].sort().values for _ in range(2)])
-        bias = AttentionBias(table, positions.to(DEVICE), lengths.to(DEVICE))
+        bias = context_of(table, positions.to(DEVICE), lengths.to(DEVICE))
         output = BACKENDS[backend].attend(query, key, value, bias, 0.0)
         inside = (torch.arange(7) < lengths[:, None])[:, None, :, None].to(DEVICE)
         (output * inside).sin().sum().backward()

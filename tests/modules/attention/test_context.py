@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from attention_problem import context_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.bias_gradient import spread, sum_over_distances
 from fairseq_maelm.modules.cpu.attention import collecting
 
@@ -52,7 +52,7 @@ def test_other_devices_never_sum_in_half_precision():
 
 def test_dense_adds_distances_and_hides_keys():
     table = torch.arange(7.0)[None].repeat(2, 1)
-    bias = AttentionBias(table, torch.tensor([[0, 3]]), lengths=torch.tensor([2, 1, 0]))
+    bias = context_of(table, torch.tensor([[0, 3]]), lengths=torch.tensor([2, 1, 0]))
     key = torch.empty(3, 2, 2, 4)
     infinite = float("inf")
     dense = bias.dense(key)
@@ -69,21 +69,21 @@ def test_dense_adds_distances_and_hides_keys():
 
 def test_nothing_to_add():
     key = torch.empty(3, 2, 2, 4)
-    assert AttentionBias().dense(key) is None
-    assert AttentionBias().blind(2) is None
-    assert AttentionBias(lengths=torch.tensor([2, 1])).blind(2) is None
-    assert collecting(AttentionBias(), key).values is None
+    assert context_of().dense(key) is None
+    assert context_of().blind(2) is None
+    assert context_of(lengths=torch.tensor([2, 1])).blind(2) is None
+    assert collecting(context_of(), key).values is None
 
 
 def test_lengths_hidden_and_causal_join():
     hidden = torch.tensor([[False, True, False, False]])
-    dense = AttentionBias(lengths=torch.tensor([3]), hidden=hidden, causal=True).dense(torch.empty(1, 1, 4, 2))
+    dense = context_of(lengths=torch.tensor([3]), hidden=hidden, causal=True).dense(torch.empty(1, 1, 4, 2))
     visible = torch.isfinite(dense)[0, 0]
     assert visible.int().tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [1, 0, 1, 0]]
 
 
 def test_distances_need_positions():
     with pytest.raises(ValueError, match="positions"):
-        AttentionBias(torch.zeros(2, 7))
+        context_of(torch.zeros(2, 7))
     with pytest.raises(ValueError, match="positions"):
-        AttentionBias(window=4)
+        context_of(window=4)

@@ -1,0 +1,267 @@
+"""What attention reads besides states: who reads whom, relative bias, rotary positions; and attention's plain formula.
+
+Each forward pass makes one ``AttentionContext`` for all layers of a stack. It stores the small tensors that define the
+bias of the logits. Backends that need the dense bias call ``dense``, which returns the same tensor in every layer.
+"""
+
+from copy import copy
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_maelm.batch import padding_boundaries, padding_mask
+from fairseq_maelm.modules.attention.bias_gradient import Attach, spread
+from fairseq_maelm.modules.attention.rotary import Rotation
+from fairseq_maelm.modules.output_positions import OutputPositions
+
+
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, context: "AttentionContext", dropout: float = 0.0
+) -> Tensor:
+    """Compute scaled dot-product attention (section 2.1): softmax(Q K^T / sqrt(d_h) + bias) V.
+
+    This is the reference for all backends.
+
+    Args:
+        query: <float>[B, H, Q, d_h].
+        key: <float>[B, H, S, d_h]; Q = S in self-attention.
+        value: <float>[B, H, S, d_h].
+        context: who reads whom. Its rotations were already applied to queries and keys.
+        dropout: probability of dropping an attention weight, in [0, 1).
+
+    Returns:
+        <float>[B, H, Q, d_h]. Sequences whose keys are all hidden get zeros; results at padding are undefined.
+    """
+    logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+    bias = context.dense(key)
+    if bias is not None:
+        logits = logits + bias
+    return zero_where_blind(F.dropout(logits.softmax(dim=-1), dropout) @ value, key, context)
+
+
+class Tokens(NamedTuple):
+    """The tokens on one side of attention: those that read (queries), or those that are read (keys).
+
+    Attributes:
+        positions: <int64>[B, S] original positions; B may be 1 if all sequences share them. A relative bias and a
+            window need them.
+        rotations: rotary base -> rotation; empty without rotary positions.
+        max_positions: upper bound of positions, exclusive, for backends that make a table of distances.
+    """
+
+    positions: Tensor | None = None
+    rotations: dict[int, Rotation] = {}
+    max_positions: int | None = None
+
+
+class Visibility(NamedTuple):
+    """The keys that a query may read: all that nothing below hides.
+
+    Attributes:
+        lengths: <int64>[B] number of tokens in each sequence. Later keys are padding, as are queries in self-attention.
+        hidden: <bool>[B, S] True at keys that no query may read.
+        causal: query i reads only keys 0 to i.
+        window: keys whose positions are more than window // 2 from the query's are hidden.
+    """
+
+    lengths: Tensor | None = None
+    hidden: Tensor | None = None
+    causal: bool = False
+    window: int | None = None
+
+
+_NO_TOKENS = Tokens()
+_ALL_VISIBLE = Visibility()
+
+
+class MaskStream(NamedTuple):
+    """The masks of the shared decoder: a second stream beside the visible tokens, which never read it.
+
+    A layer's input then has stream rows <float>[B * S + M, D]: those of the visible tokens, then one for each mask.
+
+    Attributes:
+        context: of the masks' queries. Keys are the visible tokens of a sequence, then its masks: [B, S + Q].
+        full_context: the same for a window in blocks: keys are all slots of the full sequences [B, T].
+        rotations: rotary base -> rotation of all stream rows, as one sequence <float>[1, B * S + M].
+        decoder_rows: <int64>[N] rows of the visible tokens that masks may read.
+        decoder_slots: <int64>[N] slots of these tokens.
+        alone: whether a layer computes the masks' outputs only.
+    """
+
+    context: "AttentionContext"
+    full_context: "AttentionContext"
+    rotations: dict[int, Rotation]
+    decoder_rows: Tensor
+    decoder_slots: Tensor
+    alone: bool = False
+
+
+class AttentionContext:
+    """Who reads whom in the layers of a stack, and the bias of the logits.
+
+    Args:
+        keys: the tokens that are read.
+        visibility: the keys that a query may read. A query without any gets zeros as its result.
+        relative_bias: <float>[H, 2P - 1] bias of each distance; the column is key position - query position + P - 1.
+        queries: the tokens that read; by default ``keys``.
+        outputs: the positions of the queries, if not all positions read: a layer returns their states alone.
+        masks: the second stream of the shared decoder; the rest of the context is then that of the visible tokens.
+
+    Attributes:
+        boundaries: <int32>[2 B + 1], see ``padding_boundaries``, if padding is all that makes sequences differ;
+            backends may then compute the padding as separate sequences.
+        cache: results that a backend computes in one layer and reuses in the others.
+    """
+
+    def __init__(
+        self,
+        keys: Tokens = _NO_TOKENS,
+        visibility: Visibility = _ALL_VISIBLE,
+        relative_bias: Tensor | None = None,
+        queries: Tokens | None = None,
+        outputs: OutputPositions | None = None,
+        masks: MaskStream | None = None,
+    ) -> None:
+        if keys.positions is None and (relative_bias is not None or visibility.window is not None):
+            raise ValueError("a relative bias and a window need positions")
+        self.keys, self.queries = keys, keys if queries is None else queries
+        self.visibility, self.relative_bias = visibility, relative_bias
+        self.outputs, self.masks = outputs, masks
+        lengths, hidden, causal, window = visibility
+        more = relative_bias is not None or queries is not None or hidden is not None or causal or window is not None
+        self.boundaries: Tensor | None = None
+        if lengths is not None and keys.positions is not None and not more:
+            self.boundaries = padding_boundaries(lengths, keys.positions.shape[1])
+        self.cache: dict[Any, Any] = {}
+        self._dense: dict[tuple[torch.dtype, bool], Tensor | None] = {}
+        self._blind: Tensor | None = None
+
+    @property
+    def reads_from_everywhere(self) -> bool:
+        """True if the queries are at the positions of the keys, as in self-attention over whole sequences."""
+        return self.queries is self.keys
+
+    @property
+    def needs_gradient(self) -> bool:
+        """True if a backward pass will need the gradient of the relative bias."""
+        return self.relative_bias is not None and self.relative_bias.requires_grad and torch.is_grad_enabled()
+
+    @property
+    def only_causal(self) -> bool:
+        """True if nothing is added to the logits but what hides later keys."""
+        lengths, hidden, causal, window = self.visibility
+        return causal and self.relative_bias is None and lengths is None and hidden is None and window is None
+
+    def at(self, outputs: OutputPositions, sequences: int) -> "AttentionContext":
+        """Return the context in which only the positions ``outputs`` read; ``sequences`` is the batch size B."""
+        positions = None
+        if self.relative_bias is not None and self.keys.positions is not None:
+            positions = outputs.pad(outputs.take(self.keys.positions.expand(sequences, -1)), sequences)
+        rotations = {base: each.take(outputs, sequences) for base, each in self.queries.rotations.items()}
+        return AttentionContext(self.keys, self.visibility, self.relative_bias, Tokens(positions, rotations), outputs)
+
+    def with_masks(self, masks: MaskStream) -> "AttentionContext":
+        """Return this context of visible tokens with a second stream; both keep what they compute in one place."""
+        context = copy(self)
+        context.masks = masks
+        return context
+
+    def take_outputs(self, states: Tensor) -> Tensor:
+        """Select the states whose outputs a layer computes: all of them, <float>[M, D] outputs or masks."""
+        if self.masks is not None and self.masks.alone:
+            return states[self.sequences(states) * self.length :]
+        return states if self.outputs is None else self.outputs.take(states)
+
+    def sequences(self, states: Tensor) -> int:
+        """Return the number B of sequences that are the input of a layer."""
+        if self.masks is None:
+            return len(states)
+        assert self.keys.positions is not None
+        return len(self.keys.positions)
+
+    @property
+    def length(self) -> int:
+        """The number S of keys."""
+        assert self.keys.positions is not None
+        return self.keys.positions.shape[1]
+
+    def blind(self, length: int) -> Tensor | None:
+        """Return <bool>[B, 1, 1, 1], True at sequences whose keys are all hidden, or None if there are none."""
+        blind = self._blind
+        if blind is None:
+            hidden = self._hidden_keys(length)
+            if hidden is None:
+                return None
+            blind = hidden.all(dim=1)[:, None, None, None]
+        if torch.compiler.is_compiling():
+            return blind
+        self._blind = blind
+        # Checking would synchronize with a GPU.
+        return None if blind.device.type == "cpu" and not blind.any() else blind
+
+    def dense(self, key: Tensor) -> Tensor | None:
+        """Return the differentiable dense bias for keys <float>[B, H, S, d_h], in the dtype of the keys.
+
+        The shape is [B or 1, H or 1, Q or 1, S]; None if there is nothing to add. Later calls return the same tensor.
+        Sequences whose keys are all hidden get no -inf, so that all results stay finite; see ``blind``.
+        """
+        # In a compiled graph, a stored tensor would give the second layer a graph different from the first.
+        if torch.compiler.is_compiling():
+            return self._values(key)
+        kind = (key.dtype, self.needs_gradient)
+        if kind not in self._dense:
+            dense = self.values(key)
+            if self.needs_gradient:
+                dense = Attach.apply(self.relative_bias, dense, self.index())
+            self._dense[kind] = dense
+        return self._dense[kind]
+
+    def index(self) -> Tensor:
+        """Return the column of ``relative_bias`` for each pair of query and key: <int64>[B, Q, S]."""
+        assert self.relative_bias is not None
+        return self._distances() + self.relative_bias.shape[1] // 2
+
+    def _distances(self) -> Tensor:
+        keys, queries = self.keys.positions, self.queries.positions
+        assert keys is not None and queries is not None
+        return keys[:, None, :] - queries[:, :, None]
+
+    def _hidden_keys(self, length: int) -> Tensor | None:
+        lengths, hidden, *_ = self.visibility
+        if lengths is None:
+            return hidden
+        padding = padding_mask(lengths, length)
+        return padding if hidden is None else padding | hidden
+
+    @torch.no_grad()
+    def values(self, key: Tensor) -> Tensor | None:
+        """Compute the values of ``dense`` without autograd, as a new tensor."""
+        return self._values(key)
+
+    def _values(self, key: Tensor) -> Tensor | None:
+        bias = self.relative_bias
+        relative = None if bias is None else spread(bias.to(key.dtype), self.index())
+        length = key.shape[-2]
+        keys = self._hidden_keys(length)
+        hidden = None if keys is None else (keys & ~keys.all(dim=1, keepdim=True))[:, None, None, :]
+        if self.visibility.causal:
+            later = torch.ones(1, 1, length, length, dtype=torch.bool, device=key.device).triu(1)
+            hidden = later if hidden is None else hidden | later
+        if self.visibility.window is not None:
+            far = self._distances().abs()[:, None] > self.visibility.window // 2
+            hidden = far if hidden is None else hidden | far
+        if hidden is None:
+            return relative
+        if relative is None:
+            relative = torch.zeros(hidden.shape, dtype=key.dtype, device=key.device)
+        if len(relative) < len(hidden):
+            return relative.masked_fill(hidden, float("-inf"))
+        return relative.masked_fill_(hidden, float("-inf"))
+
+
+def zero_where_blind(output: Tensor, key: Tensor, context: AttentionContext) -> Tensor:
+    """Zero the results <float>[B, H, Q, d_h] of sequences whose keys are all hidden."""
+    blind = context.blind(key.shape[-2])
+    return output if blind is None else output.masked_fill(blind, 0.0)
