@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# The package is found next to the studies if it is not installed, and the counter of operations in the benchmarks.
+# The package is found next to the studies if it is not installed, and the counter of FLOPs in the benchmarks.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
@@ -63,7 +63,7 @@ def pretraining(
 
 
 def training_flops(options: Mapping[str, Any], vocabulary: int) -> float:
-    """Return the floating-point operations of a pretraining a token: encoder, decoder, head and optimizer.
+    """Return the FLOPs of a pretraining a token: encoder, decoder, head and optimizer.
 
     Args:
         options: of fairseq-train, with those of the task.

@@ -35,9 +35,9 @@ def write(plan: Plan, results: dict[str, Any], output: Path) -> None:
     for name, caption in (
         (
             "differences.png",
-            "Differences of equal seeds at equal operations, with 95 % intervals (paired t) from three seeds on.",
+            "Differences of equal seeds at equal FLOPs, with 95 % intervals (paired t) from three seeds on.",
         ),
-        ("curves.png", "Loss on held-out text with 15 % of the tokens masked, against tokens, operations and seconds."),
+        ("curves.png", "Loss on held-out text with 15 % of the tokens masked, against tokens, FLOPs and seconds."),
     ):
         picture = base64.b64encode((output / name).read_bytes()).decode()
         image = f'<img alt="{name}" src="data:image/png;base64,{picture}">'
@@ -72,7 +72,7 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
         "Mean difference with its 95 % interval: over pairs of pretrainings with equal seeds (paired t), or over the "
         "examples of the primary tasks, which says nothing about other seeds."
     )
-    found.append(("Differences at equal operations", words, *_differences(plan, results)))
+    found.append(("Differences at equal FLOPs", words, *_differences(plan, results)))
     found.append(_equal(results))
     header = ["", "updates", "tokens", "FLOP", "seconds in training", "bits"]
     rows = [
@@ -86,7 +86,7 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
         ]
         for run in results["runs"]
     ]
-    found.append(("Pretrainings", "Equal operations, counted with encoder, decoder, head and optimizer.", header, rows))
+    found.append(("Pretrainings", "Equal FLOPs, counted with encoder, decoder, head and optimizer.", header, rows))
     trials = [[trial["method"], f"{trial['loss']:.3f}"] for trial in results["trials"]]
     found.append(("Choices", "Bits on held-out text; the lowest of each method was taken.", ["", "bits"], trials))
     return found
@@ -121,7 +121,7 @@ def _equal(results: dict[str, Any]) -> Section:
     for own in results["equal"]:
         cells = [_cell(own["measures"], measure) for measure in (LOSS, PRIMARY)]
         rows.append([own["budget"], own["axis"], f"{own['limit']:,.4g}", own["method"], *cells])
-    return "Equal updates, operations and time", words, header, rows
+    return "Equal updates, FLOPs and time", words, header, rows
 
 
 def _title(plan: Plan, measure: str) -> str:
@@ -154,7 +154,7 @@ def _differences(plan: Plan, results: dict[str, Any]) -> tuple[list[str], list[l
 
 
 def draw_curves(results: dict[str, Any], path: Path) -> None:
-    """Draw the loss on held-out text of the first seed of every run against tokens, operations and seconds."""
+    """Draw the loss on held-out text of the first seed of every run against tokens, FLOPs and seconds."""
     pyplot = import_pyplot()
     figure, axes = pyplot.subplots(1, 3, figsize=(14, 4.5), sharey=True)
     # In the colors of the other figure.
@@ -169,7 +169,7 @@ def draw_curves(results: dict[str, Any], path: Path) -> None:
             label = None if run["row"] in shown else run["row"]
             axis.plot([scale * each for each in tokens], losses, color=f"C{names.index(run['row'])}", label=label)
         shown.add(run["row"])
-    for axis, label in zip(axes, ("tokens", "floating-point operations", "seconds in training")):
+    for axis, label in zip(axes, ("tokens", "FLOPs", "seconds in training")):
         axis.set(xlabel=label, xscale="log")
     axes[0].set_ylabel("bits a predicted token")
     axes[0].legend(fontsize=8)
@@ -177,7 +177,7 @@ def draw_curves(results: dict[str, Any], path: Path) -> None:
 
 
 def draw_differences(plan: Plan, results: dict[str, Any], path: Path) -> None:
-    """Draw how far each method is from the first one against operations: a panel for each measure."""
+    """Draw how far each method is from the first one against FLOPs: a panel for each measure."""
     pyplot = import_pyplot()
     found, first = results["from_first"], next(iter(plan.methods))
     measures, budgets = list(dict.fromkeys(own["measure"] for own in found)), list(results["table"])
@@ -203,7 +203,7 @@ def draw_differences(plan: Plan, results: dict[str, Any], path: Path) -> None:
     handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
     if handles:
         figure.legend(handles.values(), handles, fontsize=9, ncols=len(handles), loc="upper center")
-    figure.supxlabel("floating-point operations", fontsize=10)
+    figure.supxlabel("FLOPs", fontsize=10)
     figure.supylabel(f"difference from {first}: bits, points, dimensions", fontsize=10)
     _save(figure, path, rect=(0, 0, 1, 1 - 0.35 / figure.get_figheight()))
 

@@ -23,7 +23,7 @@ class Pretraining(NamedTuple):
 
     Attributes:
         row: name of a method, or of an additional row.
-        budget: name in the plan, a number of floating-point operations.
+        budget: name in the plan, a number of FLOPs.
         seed: of weights, order and masks; 0 for the trials that choose settings.
         options: of fairseq-train.
         trial: name of a setting that is tried; "" for the runs that are reported.
@@ -42,11 +42,11 @@ class Pretraining(NamedTuple):
         return ", ".join(words).replace(" ", "_").replace("%", "percent")
 
     def updates(self, vocabulary: int) -> int:
-        """Return the updates that its operations allow."""
+        """Return the updates that its FLOPs allow."""
         return 1 if self.row == RANDOM else max(1, round(float(self.budget) / self.flops(vocabulary)))
 
     def flops(self, vocabulary: int) -> float:
-        """Return the floating-point operations of an update."""
+        """Return the FLOPs of an update."""
         max_tokens: int = self.options["max-tokens"]
         return study.training_flops(self.options, vocabulary) * max_tokens
 

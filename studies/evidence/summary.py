@@ -90,7 +90,7 @@ def _primary(plan: Plan, scores: dict[str, float]) -> dict[str, float]:
 
 
 def equal(plan: Plan, rows: Sequence[dict[str, Any]], seconds: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """Compare methods at equal updates, equal operations and equal time: as far as the method that gets least far.
+    """Compare methods at equal updates, equal FLOPs and equal time: as far as the method that gets least far.
 
     Values between two checkpoints are interpolated. The learning rate has fallen to its end only in the method that
     gets least far.
