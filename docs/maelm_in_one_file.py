@@ -242,9 +242,10 @@ def decode(
 
 
 def decode_by_encoder(state: State, config: Config, sequence: Sequence, encoder_states: list[Tensor]) -> list[Tensor]:
-    """Predict with layers of the encoder, spread evenly up to the last: masks read all tokens there, and skip others.
+    """Decode with some of the encoder's own layers, which also read masks; real tokens never see a mask.
 
-    Visible tokens do not read masks, so their states are those of ``encode``. All other positions hold masks.
+    The layers are spread evenly over the encoder, up to its last. Masks enter at the first and skip those between. So
+    the states of visible tokens are those of ``encode``. All other positions hold masks.
 
     Returns:
         tensors [T, D]: one before the first of these layers, and one after each layer from there on.
@@ -257,16 +258,16 @@ def decode_by_encoder(state: State, config: Config, sequence: Sequence, encoder_
     of_encoder, of_decoder = config.encoder_layers, config.decoder_layers
     with_masks = [math.ceil(number * of_encoder / of_decoder) - 1 for number in range(1, of_decoder + 1)]
     first = with_masks[0]
-    found = [with_states(torch.stack(masks), sequence, encoder_states[first])]
+    states = [with_states(torch.stack(masks), sequence, encoder_states[first])]
     for layer in range(first, config.encoder_layers):
-        x = found[-1]
+        x = states[-1]
         if layer in with_masks:
             reading = partial(masks_attention, state, f"encoder.layers.{layer}", config=config, layer=layer)
             x = transformer_layer(state, f"encoder.layers.{layer}", x, "self_attn", reading, config)
         if layer == config.encoder_layers - 1:
             [x] = finished(state, "encoder", [x], config)
-        found.append(with_states(x, sequence, encoder_states[layer + 1]))
-    return found
+        states.append(with_states(x, sequence, encoder_states[layer + 1]))
+    return states
 
 
 def with_states(rows: Tensor, sequence: Sequence, states: Tensor) -> Tensor:
@@ -383,13 +384,11 @@ def rotated(heads: Tensor, angles: Angles) -> Tensor:
         return heads
     positions, base = angles
     half = heads.shape[1] // 2
-    rows = []
-    for position, row in zip(positions, heads, strict=True):
-        turns = [position / base ** (i / half) for i in range(half)]
-        first = [row[i] * math.cos(turn) - row[i + half] * math.sin(turn) for i, turn in enumerate(turns)]
-        second = [row[i + half] * math.cos(turn) + row[i] * math.sin(turn) for i, turn in enumerate(turns)]
-        rows.append(torch.stack(first + second))
-    return torch.stack(rows)
+    turns = [[position / base ** (i / half) for i in range(half)] for position in positions]
+    radians = torch.tensor(turns, dtype=torch.float64)
+    cosines, sines = radians.cos().to(heads), radians.sin().to(heads)
+    first, second = heads[:, :half], heads[:, half:]
+    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=1)
 
 
 def linear(state: State, name: str, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.data.masking import GOLDEN_GAMMA, mix
+from fairseq_maelm.data.random_bits import GOLDEN_GAMMA, mix
 
 _BLOCK = 2**20
 

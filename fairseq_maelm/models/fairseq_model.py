@@ -11,7 +11,12 @@ from torch import Tensor, nn
 
 from fairseq_maelm.checkpoints.fit import SETTINGS, fit_state_dict, model_settings, pack_settings, saved_settings
 from fairseq_maelm.models.encoder import MaelmEncoder
-from fairseq_maelm.modules.heads import ClassificationHead, ModernClassificationHead, ModernTokenHead, TokenHead
+from fairseq_maelm.modules.finetuning_heads import (
+    ClassificationHead,
+    ModernClassificationHead,
+    ModernTokenHead,
+    TokenHead,
+)
 from fairseq_maelm.modules.initialization import initialize
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import scheme_of
 
-from fairseq_maelm.data.masking import MaskingScheme, draw_masks, mask_counts, random_bits
+from fairseq_maelm.data.masking import MaskingScheme, draw_masks, mask_counts
+from fairseq_maelm.data.random_bits import random_bits
 
 VOCABULARY = 40
 MASK = VOCABULARY - 1

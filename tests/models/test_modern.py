@@ -8,7 +8,7 @@ from support import FAMILIES, dictionary_of, model_config, model_of, random_sequ
 from torch import Tensor
 
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
+from fairseq_maelm.modules.finetuning_heads import ClassificationHead, TokenHead
 
 MODERN = FAMILIES["modern"]
 # Our names -> theirs, the first that fits; names of the encoder are below "model".

@@ -14,7 +14,7 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles
-from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
+from fairseq_maelm.modules.finetuning_heads import ClassificationHead, TokenHead
 from fairseq_maelm.text.dictionary import class_names
 
 logger = logging.getLogger(__name__)

@@ -1,52 +1,10 @@
-"""The pretraining LM head, and sentence and token heads for fine-tuning."""
+"""Sentence and token heads for fine-tuning."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.autocast import LayerNorm
-from fairseq_maelm.modules.linear_cross_entropy import (
-    MaskedTokenLoss,
-    linear_cross_entropy,
-    linear_log_probabilities,
-)
-
-
-class MaskedTokenHead(nn.Module):
-    """The LM head: dense layer, GELU, LayerNorm, then a projection by the tied token embeddings plus a bias.
-
-    Args:
-        input_dim: width of the decoder's states, or of the encoder's without a decoder.
-        embed_dim: width D of the token embeddings. If ``input_dim`` differs, another linear layer projects to D.
-        vocabulary_size: number of symbols V.
-        layer_norm_eps: epsilon of LayerNorm.
-        modern: omit the biases of the dense layer and LayerNorm, as ModernBERT does.
-    """
-
-    def __init__(
-        self, input_dim: int, embed_dim: int, vocabulary_size: int, layer_norm_eps: float, modern: bool
-    ) -> None:
-        super().__init__()
-        self.dense = nn.Linear(input_dim, input_dim, bias=not modern)
-        self.layer_norm = LayerNorm(input_dim, eps=layer_norm_eps, bias=not modern)
-        same_width = input_dim == embed_dim
-        self.output_projection = nn.Identity() if same_width else nn.Linear(input_dim, embed_dim, bias=False)
-        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
-
-    def forward(self, states: Tensor, embedding: Tensor) -> Tensor:
-        """Return logits <float>[..., V] of states <float>[..., input_dim]; ``embedding`` is <float>[V, D]."""
-        return F.linear(self._transform(states), embedding, self.bias)
-
-    def loss(self, states: Tensor, embedding: Tensor, target: Tensor) -> MaskedTokenLoss:
-        """Return the cross-entropy of ``forward`` with targets <int64>[M], without storing all logits."""
-        return linear_cross_entropy(self._transform(states), embedding, self.bias, target)
-
-    def log_probabilities(self, states: Tensor, embedding: Tensor, target: Tensor) -> Tensor:
-        """Return the log-probabilities <float32>[M, K] of K targets <int64>[M, K] for each state."""
-        return linear_log_probabilities(self._transform(states), embedding, self.bias, target)
-
-    def _transform(self, states: Tensor) -> Tensor:
-        return self.output_projection(self.layer_norm(F.gelu(self.dense(states))))
 
 
 class ClassificationHead(nn.Module):
