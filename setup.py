@@ -103,7 +103,7 @@ setup(
     packages=find_packages(include=["fairseq_maelm", "fairseq_maelm.*"]),
     package_data={
         "fairseq_maelm": [
-            *("py.typed", "finetuning/*/*.yaml", "pretraining_recipes/*.yaml", "pretrained/*/*"),
+            *("py.typed", "finetuning/*/*.yaml", "recipes/*/*.yaml", "pretrained/*/*"),
             "interop/export/*.md",
         ]
     },

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_maelm.registration import register, register_names
 
 if TYPE_CHECKING:
-    from fairseq_maelm.commands.functions import finetune, pretrain
+    from fairseq_maelm.launch.functions import finetune, pretrain
     from fairseq_maelm.models.hub import MaelmHubInterface
     from fairseq_maelm.models.maelm import MaelmModel
 
@@ -26,7 +26,7 @@ _FUNCTIONS = ("finetune", "pretrain")
 
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module("fairseq_maelm.commands.functions"), name)
+        return getattr(importlib.import_module("fairseq_maelm.launch.functions"), name)
     if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     register_names()

@@ -14,8 +14,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fairseq_maelm.checkpoints.locate import find_checkpoint, shipped_encoders
-
 _Settings = TypeVar("_Settings")
 
 USER_DIR = Path(__file__).resolve().parent  # --user-dir of fairseq's commands
@@ -121,12 +119,6 @@ def existing_path(text: str) -> Path:
     return path
 
 
-def vocabulary_folder(text: str) -> Path:
-    """Convert an option's value, a path or a bundled encoder's name, to a vocabulary folder."""
-    shipped = shipped_encoders()
-    return shipped[text].parent if text in shipped and not Path(text).exists() else existing_path(text)
-
-
 def new_folder(text: str) -> Path:
     """Convert an option's value to the path of an output folder that fairseq can read."""
     if ":" in text:
@@ -146,14 +138,6 @@ def new_file(text: str) -> Path:
     return path
 
 
-def checkpoint_path(text: str) -> Path:
-    """Convert an option's value to the file of a checkpoint; see ``find_checkpoint``."""
-    try:
-        return find_checkpoint(Path(text))
-    except FileNotFoundError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def device_name(text: str) -> str:
     """Convert an option's value to the name of a device that torch can use; "auto" is the GPU if there is one."""
     import torch  # takes seconds, which commands without a device must not wait for
@@ -171,25 +155,6 @@ def device_name(text: str) -> str:
         found = f"it finds cuda:0 to cuda:{gpus - 1}" if gpus else "it finds no GPU: give cpu"
         raise argparse.ArgumentTypeError(f"torch cannot find {text}; {found}")
     return text
-
-
-def add_checkpoint(parser: Any, kind: str = "checkpoint", required: bool = True) -> None:
-    """Declare ``--checkpoint``: a file, a folder, or an encoder of this package."""
-    parser.add_argument(
-        "--checkpoint", required=required, type=checkpoint_path, metavar="PATH",
-        help=f"{kind}: a file, the folder of a training run (its best checkpoint, or else its last), or the name of an "
-        f"encoder that comes with this package",
-    )  # fmt: skip
-
-
-def add_vocabulary(parser: Any, required: bool = False) -> None:
-    """Declare ``--vocabulary``; unless ``required``, it defaults to the checkpoint's folder."""
-    default = "" if required else " (default: the folder of the checkpoint)"
-    parser.add_argument(
-        "--vocabulary", required=required, type=vocabulary_folder, metavar="FOLDER",
-        help="folder with dict.txt and the tokenizer: prepared data, a training run, or the name of an encoder that "
-        f"comes with this package{default}",
-    )  # fmt: skip
 
 
 def add_output(parser: Any, text: str, metavar: str = "FOLDER", required: bool = True) -> None:

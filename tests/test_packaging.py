@@ -85,7 +85,7 @@ def test_wheel_holds_the_whole_package_and_only_it(wheel: Path) -> None:
     patterns = ("*.py", "*.yaml", "*.md", "py.typed")
     files = [path for pattern in patterns for path in (ROOT / "fairseq_maelm").rglob(pattern)]
     sources = {path.relative_to(ROOT).as_posix() for path in files}
-    assert {"fairseq_maelm/finetuning/recipes/RTE.yaml", "fairseq_maelm/pretraining_recipes/base.yaml"} < sources
+    assert {"fairseq_maelm/recipes/finetuning/RTE.yaml", "fairseq_maelm/recipes/pretraining/base.yaml"} < sources
     sources |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "fairseq_maelm" / "pretrained").glob("*/*")}
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())

@@ -9,9 +9,9 @@ import torch
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.checkpoints.folder import read_sums
 from fairseq_maelm.checkpoints.locate import find_checkpoint, shipped_encoders
+from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.files.atomic import sha256_of
 from fairseq_maelm.interop.compare_outputs import PAD, STATES, agreements, comparison_batches
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 
 transformers = pytest.importorskip("transformers")
 

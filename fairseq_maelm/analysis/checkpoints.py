@@ -12,9 +12,9 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
+from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.fit import build_with_heads
-from fairseq_maelm.models.checkpoint_model import build_model
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens

@@ -1,8 +1,12 @@
-"""Find checkpoints: files and run directories by path, bundled encoders by name."""
+"""Find checkpoints: files and run directories by path, bundled encoders by name; and the options that name them."""
 
+import argparse
 import re
 from pathlib import Path
 from shlex import quote
+from typing import Any
+
+from fairseq_maelm.options import existing_path
 
 # The file that makes a folder a checkpoint; see ``fairseq_maelm.checkpoints.folder``.
 CHECKPOINT_FILE = "checkpoint.json"
@@ -45,3 +49,36 @@ def find_checkpoint(path: Path) -> Path:
     hub = f"; a model of the Hugging Face Hub must first be imported: `maelm import {path} --download --output FOLDER`"
     is_hub_name = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(path)) and path.suffix != ".pt"
     raise FileNotFoundError(f"there is no checkpoint {path}{names}{hub if is_hub_name else ''}")
+
+
+def vocabulary_folder(text: str) -> Path:
+    """Convert an option's value, a path or a bundled encoder's name, to a vocabulary folder."""
+    shipped = shipped_encoders()
+    return shipped[text].parent if text in shipped and not Path(text).exists() else existing_path(text)
+
+
+def checkpoint_path(text: str) -> Path:
+    """Convert an option's value to the file of a checkpoint; see ``find_checkpoint``."""
+    try:
+        return find_checkpoint(Path(text))
+    except FileNotFoundError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_checkpoint(parser: Any, kind: str = "checkpoint", required: bool = True) -> None:
+    """Declare ``--checkpoint``: a file, a folder, or an encoder of this package."""
+    parser.add_argument(
+        "--checkpoint", required=required, type=checkpoint_path, metavar="PATH",
+        help=f"{kind}: a file, the folder of a training run (its best checkpoint, or else its last), or the name of an "
+        f"encoder that comes with this package",
+    )  # fmt: skip
+
+
+def add_vocabulary(parser: Any, required: bool = False) -> None:
+    """Declare ``--vocabulary``; unless ``required``, it defaults to the checkpoint's folder."""
+    default = "" if required else " (default: the folder of the checkpoint)"
+    parser.add_argument(
+        "--vocabulary", required=required, type=vocabulary_folder, metavar="FOLDER",
+        help="folder with dict.txt and the tokenizer: prepared data, a training run, or the name of an encoder that "
+        f"comes with this package{default}",
+    )  # fmt: skip

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from fairseq_maelm.analysis.settings import AnalysisSettings
-from fairseq_maelm.options import add_device, add_output, add_settings, checkpoint_path, refuse_repeated, settings_of
+from fairseq_maelm.checkpoints.locate import checkpoint_path
+from fairseq_maelm.options import add_device, add_output, add_settings, refuse_repeated, settings_of
 
 AFTER_INTERRUPT = "the same command resumes after the last finished model"
 

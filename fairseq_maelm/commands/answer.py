@@ -5,8 +5,9 @@ import json
 import sys
 from typing import Any
 
+from fairseq_maelm.checkpoints.locate import add_checkpoint, add_vocabulary
 from fairseq_maelm.finetuning.squad.kind import add_threshold
-from fairseq_maelm.options import add_checkpoint, add_device, add_json, add_vocabulary, existing_path
+from fairseq_maelm.options import add_device, add_json, existing_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,8 +3,9 @@
 import argparse
 import sys
 
+from fairseq_maelm.checkpoints.locate import add_checkpoint, add_vocabulary
 from fairseq_maelm.interop.export.settings import ExportSettings
-from fairseq_maelm.options import add_checkpoint, add_output, add_replace, add_settings, add_vocabulary, settings_of
+from fairseq_maelm.options import add_output, add_replace, add_settings, settings_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,8 @@ import json
 import sys
 from typing import Any
 
-from fairseq_maelm.options import add_checkpoint, add_device, add_json, add_vocabulary, number
+from fairseq_maelm.checkpoints.locate import add_checkpoint, add_vocabulary
+from fairseq_maelm.options import add_device, add_json, number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

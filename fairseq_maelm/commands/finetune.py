@@ -4,12 +4,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.commands.training_run import add_run_arguments, after_interrupt, end_training, start_training
+from fairseq_maelm.checkpoints.locate import add_checkpoint
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.doubtful_results import warn_about_training
 from fairseq_maelm.finetuning.kinds import kinds
-from fairseq_maelm.finetuning.recipe import OWNED, RECIPES, SEARCHED, read_recipe
 from fairseq_maelm.launch.options import (
     OF_MACHINE,
     add_machine_arguments,
@@ -19,8 +18,10 @@ from fairseq_maelm.launch.options import (
     names_in,
     recipe_type,
 )
+from fairseq_maelm.launch.recipes import OWNED, RECIPES, SEARCHED, read_recipe
 from fairseq_maelm.launch.screen import is_first_rank
-from fairseq_maelm.options import UsageError, add_checkpoint, add_output, existing_path, number
+from fairseq_maelm.launch.training import add_run_arguments, after_interrupt, end_training, start_training
+from fairseq_maelm.options import UsageError, add_output, existing_path, number
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
         ValueError: the task, the checkpoint and the recipe do not fit together.
     """
     # Imports torch and fairseq.
-    from fairseq_maelm.finetuning.train_command import (
+    from fairseq_maelm.launch.finetuning import (
         count_updates,
         rate_for_width,
         read_encoder,

@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_maelm.options import add_output, add_vocabulary
+from fairseq_maelm.checkpoints.locate import add_vocabulary
+from fairseq_maelm.options import add_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

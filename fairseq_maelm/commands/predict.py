@@ -8,18 +8,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fairseq_maelm.checkpoints.locate import add_checkpoint, vocabulary_folder
 from fairseq_maelm.files.atomic import refuse_existing, write_bytes
 from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
 from fairseq_maelm.finetuning.kinds import kinds, predict_input
-from fairseq_maelm.options import (
-    UsageError,
-    add_checkpoint,
-    add_device,
-    add_output,
-    existing_path,
-    number,
-    vocabulary_folder,
-)
+from fairseq_maelm.options import UsageError, add_device, add_output, existing_path, number
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the predictions or save them to ``--output``, and print the metrics."""
-    from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # imports torch
+    from fairseq_maelm.checkpoints.reader import read_checkpoint  # imports torch
 
     if args.split is not None and not args.input.is_dir():
         raise UsageError(f"--split chooses a part of a prepared folder, but {args.input} is not a folder: omit it")

@@ -4,8 +4,9 @@ import argparse
 import logging
 import sys
 
+from fairseq_maelm.checkpoints.locate import add_vocabulary
 from fairseq_maelm.finetuning.sentences.glue import TASKS, GlueSettings, prepare_task
-from fairseq_maelm.options import add_output, add_settings, add_vocabulary, settings_of
+from fairseq_maelm.options import add_output, add_settings, settings_of
 from fairseq_maelm.text.imported import vocabulary_files
 
 logger = logging.getLogger(__name__)

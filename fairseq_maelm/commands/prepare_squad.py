@@ -3,8 +3,9 @@
 import argparse
 import sys
 
+from fairseq_maelm.checkpoints.locate import add_vocabulary
 from fairseq_maelm.finetuning.squad.prepare import PROBLEMS, prepare_squad
-from fairseq_maelm.options import UsageError, add_output, add_vocabulary, existing_path
+from fairseq_maelm.options import UsageError, add_output, existing_path
 
 AFTER_INTERRUPT = "nothing was written"
 

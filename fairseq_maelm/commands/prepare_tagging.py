@@ -3,10 +3,11 @@
 import argparse
 import sys
 
+from fairseq_maelm.checkpoints.locate import add_vocabulary
 from fairseq_maelm.files.conll import add_layout_arguments, layout_of
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN, PREFIXES
-from fairseq_maelm.options import UsageError, add_output, add_vocabulary, existing_path
+from fairseq_maelm.options import UsageError, add_output, existing_path
 
 AFTER_INTERRUPT = "nothing was written"
 

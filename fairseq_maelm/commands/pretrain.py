@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.commands.training_run import add_run_arguments, after_interrupt, end_training, start_training
+from fairseq_maelm.checkpoints.locate import add_checkpoint
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.launch.options import (
     OF_MACHINE,
@@ -23,12 +23,13 @@ from fairseq_maelm.launch.options import (
     recipe_type,
     spelled,
 )
-from fairseq_maelm.options import USER_DIR, UsageError, add_checkpoint, add_output, number
+from fairseq_maelm.launch.training import add_run_arguments, after_interrupt, end_training, start_training
+from fairseq_maelm.options import USER_DIR, UsageError, add_output, number
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
 
-RECIPES = USER_DIR / "pretraining_recipes"
+RECIPES = USER_DIR / "recipes" / "pretraining"
 _OBJECTIVES = ("mae-lm", "mlm")
 _SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
 _NUMBERS = {**dict.fromkeys((*_SIZES, "max-update"), number(int, 1)), "passes": number(float, above=0, below=math.inf)}
@@ -117,7 +118,7 @@ def run(args: argparse.Namespace) -> None:
     changes = dict(map(_setting, args.set))
     recipe = _recipe(args, changes)
     if args.checkpoint is not None:
-        from fairseq_maelm.commands.continued import continue_from  # imports torch and fairseq
+        from fairseq_maelm.launch.continued import continue_from  # imports torch and fairseq
 
         recipe = continue_from(recipe, changes, args.checkpoint, folders, args.objective, args.general_data)
     import torch  # takes seconds

@@ -5,6 +5,7 @@ import json
 import sys
 
 from fairseq_maelm import options
+from fairseq_maelm.checkpoints.locate import add_checkpoint, add_vocabulary
 from fairseq_maelm.options import existing_path
 from fairseq_maelm.scoring.reading import METHODS
 
@@ -23,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files of sentences, one per line, or files of pairs: .tsv (good sentence, tab, bad sentence), .jsonl "
         "with the fields sentence_good and sentence_bad (BLiMP), or a folder of .jsonl files",
     )  # fmt: skip
-    options.add_checkpoint(parser, "pretrained checkpoint")
-    options.add_vocabulary(parser)
+    add_checkpoint(parser, "pretrained checkpoint")
+    add_vocabulary(parser)
     options.add_output(parser, "new folder for the scores")
     parser.add_argument(
         "--method", choices=METHODS, default=METHODS[0], help="what to hide while a token is scored: only this token, "

@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import Any
 
-from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
 from fairseq_maelm.launch.options import add_precision, machine_of, number_if_it_is_one, recipe_type
+from fairseq_maelm.launch.recipes import RECIPES, read_recipes
 from fairseq_maelm.options import add_output, existing_path, named, number
 from fairseq_maelm.sweep.folder import sweep_folder
 from fairseq_maelm.sweep.log import is_divergence

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_maelm.checkpoints.locate import vocabulary_folder
 from fairseq_maelm.files.atomic import CorpusError
-from fairseq_maelm.options import available_cores, existing_path, new_folder, option, vocabulary_folder
+from fairseq_maelm.options import available_cores, existing_path, new_folder, option
 from fairseq_maelm.text.vocabulary import PRESETS
 
 _VALID = "validation split (one of)"

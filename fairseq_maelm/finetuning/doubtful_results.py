@@ -36,7 +36,7 @@ def warn_about_training(save_dir: Path, task: Path) -> None:
     best, manifest = save_dir / "checkpoint_best.pt", task / MANIFEST_FILE
     if not (best.is_file() and manifest.is_file()):
         return
-    from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # imports torch
+    from fairseq_maelm.checkpoints.reader import read_checkpoint  # imports torch
 
     checkpoint, content = read_checkpoint(best), read_json(manifest)
     subset = str(checkpoint.config.dataset.get("valid_subset", "valid")).split(",")[0]

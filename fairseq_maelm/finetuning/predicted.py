@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from fairseq_maelm.corpus.tables import Example
 from fairseq_maelm.finetuning.dataset_metrics import compute_metrics
+from fairseq_maelm.finetuning.tables import Example
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_maelm.checkpoints.build import build_model
+from fairseq_maelm.checkpoints.reader import Checkpoint, read_checkpoint
 from fairseq_maelm.interop.source_files import SourceFiles, read_source_files
-from fairseq_maelm.models.checkpoint_model import build_model
-from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import load_dictionary

@@ -28,7 +28,7 @@ _SHORT = logging.Formatter("%(asctime)s | %(message)s", "%H:%M:%S")
 _SHOWN = (
     "fairseq_maelm.fairseq_fixes",
     "fairseq_maelm.launch",
-    "fairseq_maelm.commands.training_run",
+    "fairseq_maelm.launch.training",
     "fairseq_maelm.tasks.general_loss_bound",
 )
 _SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ", "an epoch takes ")

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.checkpoints.locate import find_checkpoint
+from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.models.batched_inference import Places, predict
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.classification import TextLabel, find_head, is_multi_label, names_of_classes, score_texts
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
@@ -313,7 +313,7 @@ def load(
     Raises:
         FileNotFoundError: the checkpoint, the dictionary or the sentencepiece model is missing.
         ValueError: the checkpoint does not fit the data, is damaged, or has content that training does not write; see
-            ``fairseq_maelm.models.checkpoint_reader``.
+            ``fairseq_maelm.checkpoints.reader``.
     """
     if checkpoint_file is None:
         folder, checkpoint_file = os.path.split(find_checkpoint(Path(folder)))

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.files.atomic import sha256_of
-from fairseq_maelm.finetuning.recipe import RESERVED, Recipe, Search, check_name
-from fairseq_maelm.finetuning.train_command import (
+from fairseq_maelm.launch.finetuning import (
     FROM_CHECKPOINT,
     Counted,
     Encoder,
@@ -21,6 +20,7 @@ from fairseq_maelm.finetuning.train_command import (
     train_words,
 )
 from fairseq_maelm.launch.options import Machine, configuration_of, overridden, spelled
+from fairseq_maelm.launch.recipes import RESERVED, Recipe, Search, check_name
 from fairseq_maelm.options import UsageError, refuse_repeated
 from fairseq_maelm.sweep.folder import DIVERGED, FINISHED, data_fingerprint, outcomes_of
 from fairseq_maelm.sweep.jobs import Job

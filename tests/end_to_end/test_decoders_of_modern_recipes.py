@@ -11,8 +11,8 @@ from end_to_end.small import LAST
 from end_to_end.test_prompting import PROMPT, TEMPLATE, WORDS
 from end_to_end.toy import run
 from fairseq_maelm import MaelmModel, cli
+from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.scoring.inference import score
 
 TEXT = "The sailor takes the <mask> to the harbour."

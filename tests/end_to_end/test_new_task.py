@@ -12,7 +12,7 @@ from end_to_end.toy import COMMANDS, ROOT, run
 GUIDE = ROOT / "docs" / "guides" / "new_task.md"
 LOAD = """
 from fairseq_maelm import MaelmModel
-from fairseq_maelm.models.checkpoint_reader import loadable_tasks
+from fairseq_maelm.checkpoints.reader import loadable_tasks
 assert "maelm_topics" in loadable_tasks()
 print(MaelmModel.from_pretrained("topics").task.labels)
 """

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fairseq_maelm.corpus import CorpusError, read_documents
-from fairseq_maelm.corpus.tables import Columns, read_table
 from fairseq_maelm.files.conll import Layout, layout_of
 from fairseq_maelm.files.kinds import kind_of
+from fairseq_maelm.finetuning.tables import Columns, read_table
 
 KINDS = ("text", "documents", "jsonl", "json", "tsv", "csv", "conllu")
 CONLLU = b"# text = a b\n1\ta\ta\tNOUN\t_\t_\t0\troot\t_\tX=y\n2\tb\tb\tVERB\t_\t_\t1\tdep\t_\t_\n\n"

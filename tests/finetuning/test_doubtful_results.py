@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
+from fairseq_maelm.checkpoints import reader
 from fairseq_maelm.finetuning.doubtful_results import (
     doubt_about,
     numbers_as_classes,
     report_on_classes,
     warn_about_training,
 )
-from fairseq_maelm.models import checkpoint_reader
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_first_validation_set_is_that_of_the_best_checkpoint(
         {"dataset": {"valid_subset": "valid,valid1"}, "checkpoint": {"best_checkpoint_metric": "accuracy"}}
     )
     checkpoint = SimpleNamespace(config=config, state={"extra_state": {"best": 70.0}})
-    monkeypatch.setattr(checkpoint_reader, "read_checkpoint", lambda path: checkpoint)
+    monkeypatch.setattr(reader, "read_checkpoint", lambda path: checkpoint)
     warn_about_training(tmp_path, tmp_path)
     assert "the accuracy of 70.0 % is not higher than the 75.0 % of always answering 'a'" in caplog.text
 

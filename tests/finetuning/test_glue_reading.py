@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_maelm.corpus.tables import Example
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.finetuning.sentences.glue import TASKS, Quirks, read_glue
+from fairseq_maelm.finetuning.tables import Example
 
 MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse "
 MNLI += "sentence1 sentence2"

@@ -9,13 +9,13 @@ import pytest
 from fairseq import options
 
 from fairseq_maelm.finetuning.dataset_metrics import metric_names, positive_class
-from fairseq_maelm.finetuning.recipe import RECIPES as FOLDER
-from fairseq_maelm.finetuning.recipe import Recipe, read_recipe
 from fairseq_maelm.finetuning.sentences.glue import TASKS
 from fairseq_maelm.finetuning.squad import scoring
 from fairseq_maelm.finetuning.squad.task import SquadTaskConfig
 from fairseq_maelm.finetuning.tagging.schemes import ENTITY_METRICS
 from fairseq_maelm.launch.options import names_in, words_of
+from fairseq_maelm.launch.recipes import RECIPES as FOLDER
+from fairseq_maelm.launch.recipes import Recipe, read_recipe
 from fairseq_maelm.registration import register
 
 NAMES = names_in(FOLDER)

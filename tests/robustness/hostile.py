@@ -22,7 +22,7 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
-from fairseq_maelm.models.checkpoint_reader import loadable_tasks
+from fairseq_maelm.checkpoints.reader import loadable_tasks
 from fairseq_maelm.models.config import MaelmModelConfig
 
 MARKER = "code-has-run"

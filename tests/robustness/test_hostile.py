@@ -13,9 +13,9 @@ from fairseq import checkpoint_utils, models
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_maelm import MaelmModel
+from fairseq_maelm.checkpoints.reader import CheckpointError, read_checkpoint
 from fairseq_maelm.finetuning.prompting.task import PromptTaskConfig, complete_view
-from fairseq_maelm.finetuning.train_command import read_encoder
-from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
+from fairseq_maelm.launch.finetuning import read_encoder
 from robustness.child import limit_memory
 from robustness.commands import GOOD
 from robustness.hostile import MARKER, SECRET, Hostile, expression, hostile_checkpoints

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.finetuning.recipe import RESERVED, Recipe
 from fairseq_maelm.launch.options import configuration_of, overridden
+from fairseq_maelm.launch.recipes import RESERVED, Recipe
 from fairseq_maelm.options import USER_DIR, UsageError
 from fairseq_maelm.sweep.grid import choose, refuse_searched, settings_of, tidy
 

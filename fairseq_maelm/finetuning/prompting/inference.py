@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_maelm.corpus.header import refuse_header
-from fairseq_maelm.corpus.tables import ColumnsWithId, read_table, table_rows
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
+from fairseq_maelm.finetuning.header import refuse_header
 from fairseq_maelm.finetuning.predicted import Measure, Predicted, predict_rows
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input
 from fairseq_maelm.finetuning.prompting.template import render, spell
+from fairseq_maelm.finetuning.tables import ColumnsWithId, read_table, table_rows
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError, settings_of

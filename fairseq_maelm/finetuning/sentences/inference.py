@@ -13,11 +13,10 @@ from fairseq.data import Dictionary
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairseq_maelm.corpus.header import refuse_header
-from fairseq_maelm.corpus.tables import ColumnsWithId, Example, read_table, table_rows
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.dataset_metrics import metric_names, positive_class
+from fairseq_maelm.finetuning.header import refuse_header
 from fairseq_maelm.finetuning.predicted import (
     Measure,
     Predicted,
@@ -29,6 +28,7 @@ from fairseq_maelm.finetuning.predicted import (
 )
 from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
 from fairseq_maelm.finetuning.sentences.task import HEAD, LABELS
+from fairseq_maelm.finetuning.tables import ColumnsWithId, Example, read_table, table_rows
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import score_texts
 from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint

@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.corpus.tables import ColumnsWithId
 from fairseq_maelm.finetuning.kinds import Kind
-from fairseq_maelm.finetuning.recipe import RECIPES
+from fairseq_maelm.finetuning.tables import ColumnsWithId
 from fairseq_maelm.launch.options import names_in
+from fairseq_maelm.launch.recipes import RECIPES
 from fairseq_maelm.options import add_settings
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 

@@ -26,12 +26,12 @@ from fairseq.data.indexed_dataset import make_builder
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fairseq_maelm.corpus.header import header_reason
-from fairseq_maelm.corpus.tables import Example, read_table
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import log_invalid
 from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
+from fairseq_maelm.finetuning.header import header_reason
 from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
+from fairseq_maelm.finetuning.tables import Example, read_table
 from fairseq_maelm.finetuning.task_folder import IGNORED, WHY_IGNORED, prepare_task_folder
 from fairseq_maelm.text.dictionary import FILLER, MASK, class_names
 from fairseq_maelm.text.truncation import truncate

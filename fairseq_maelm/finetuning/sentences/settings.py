@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_maelm.corpus.tables import Columns, delimiter
+from fairseq_maelm.finetuning.tables import Columns, delimiter
 from fairseq_maelm.options import UsageError, existing_path, option
 
 # Number of tokens of the shortest pair of texts, special tokens included.

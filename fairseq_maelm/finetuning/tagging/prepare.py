@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.files.conll import LabeledFile, Layout, read
+from fairseq_maelm.finetuning.header import header_reason
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import (
     OUTSIDE,

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.fit import SETTINGS, model_settings, pack_settings
 from fairseq_maelm.data.blocks import TokenBlocks, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
-from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.config import MaelmModelConfig
 from fairseq_maelm.text.dictionary import real_tokens
 

@@ -15,6 +15,7 @@ from fairseq.models.roberta import RobertaModel, base_architecture
 from torch import Tensor
 
 from fairseq_maelm.checkpoints.plain_data import check_weights, declared_options, plain_sections, read_state, shown
+from fairseq_maelm.checkpoints.reader import check_depth, check_sizes
 from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.fairseq_fixes.untrusted_models import OF_FAIRSEQ
 from fairseq_maelm.files.atomic import read_json, sha256_of
@@ -28,7 +29,6 @@ from fairseq_maelm.interop.importing.symbols import (
     symbol_tokenizer,
     with_special_tokens,
 )
-from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MASK_SYMBOL, MODEL_FILE

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm.corpus.tables import Example
 from fairseq_maelm.finetuning.predicted import Measure, predict_rows
 from fairseq_maelm.finetuning.sentences.inference import check_labels, positive_of, read_rows
 from fairseq_maelm.finetuning.sentences.prepare import label_dictionary
+from fairseq_maelm.finetuning.tables import Example
 from fairseq_maelm.models.classification import score_texts
 
 NAMES = ["bad", "good"]

@@ -14,7 +14,6 @@ from finetuning.sentences.test_inference import given
 from sklearn import metrics as sklearn_metrics
 from support import logged_metrics
 
-from fairseq_maelm.corpus.tables import Columns, read_table
 from fairseq_maelm.finetuning.dataset_metrics import OF_SETS, compute_metrics
 from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
 from fairseq_maelm.finetuning.sentences.dataset import load_targets
@@ -22,6 +21,7 @@ from fairseq_maelm.finetuning.sentences.inference import read_rows
 from fairseq_maelm.finetuning.sentences.prepare import prepare_sentences
 from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
 from fairseq_maelm.finetuning.sentences.task import SentencesCriterion, SentencesCriterionConfig
+from fairseq_maelm.finetuning.tables import Columns, read_table
 
 TABLE = "text,tags\na house,b; a\na door,\na wall,a;\na roof,c\n"
 RECORDS = [{"t": "a house", "y": ["b", 3]}, {"t": "a door", "y": []}, {"t": "a wall", "y": ["3"]}]

@@ -14,14 +14,13 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.checkpoints import locate
 from fairseq_maelm.checkpoints.folder import write_sums
-from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, find_checkpoint
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, find_checkpoint, vocabulary_folder
 from fairseq_maelm.checkpoints.plain_data import CheckpointError, read_state
+from fairseq_maelm.checkpoints.reader import loadable_tasks, read_checkpoint
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export import complete_folder
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.run import import_model
-from fairseq_maelm.models.checkpoint_reader import loadable_tasks, read_checkpoint
-from fairseq_maelm.options import vocabulary_folder
 from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint, write_complete
 
 transformers = pytest.importorskip("transformers")

@@ -8,8 +8,8 @@ from shlex import quote
 from typing import Any
 
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
+from fairseq_maelm.checkpoints.reader import Checkpoint, read_checkpoint
 from fairseq_maelm.data.token_files import read_index
-from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
 from fairseq_maelm.text.dictionary import load_dictionary
 
 logger = logging.getLogger(__name__)

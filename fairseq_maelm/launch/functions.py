@@ -9,12 +9,20 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.launch.options import spelled, words_of
+
+# A child process, which ends with its parent, whose id is the first argument.
+_CHILD = """
+import sys, threading
+from fairseq_maelm.cli import command
+from fairseq_maelm.corpus.workers import leave_with_parent
+threading.Thread(target=leave_with_parent, args=(int(sys.argv.pop(1)),), daemon=True).start()
+command()
+"""
 
 
 def pretrain(data: Any, output: Any, *, fairseq_options: Mapping[str, Any] | None = None, **options: Any) -> Path:
@@ -59,19 +67,9 @@ def finetune(
     return _run("finetune", [str(task), "--checkpoint", str(checkpoint)], Path(output), options, fairseq_options)
 
 
-def run_child() -> None:
-    """Run ``maelm`` in a process that ends with its parent, whose id is the first argument."""
-    from fairseq_maelm.cli import command
-    from fairseq_maelm.corpus.workers import leave_with_parent
-
-    threading.Thread(target=leave_with_parent, args=(int(sys.argv.pop(1)),), daemon=True).start()
-    command()
-
-
 def _run(name: str, words: list[str], output: Path, options: Mapping[str, Any], more: Mapping[str, Any] | None) -> Path:
     """Run a command and copy its messages to standard output, which notebooks show."""
-    program = ["-c", f"from {__name__} import run_child; run_child()", str(os.getpid())]
-    command = [sys.executable, *program, name, *words, "--output", str(output), *_words(options)]
+    command = [sys.executable, "-c", _CHILD, str(os.getpid()), name, *words, "--output", str(output), *_words(options)]
     command += ["--", *_words(more)] if more else []
     said = ""
     with subprocess.Popen(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_maelm.commands import continued
+from fairseq_maelm.launch import continued
 
 RECIPE: dict[str, Any] = {"sequence-length": 64, "batch-sequences": 8, "passes": 3}
 OPTIONS = {"decoder-attention": "shared", "max-update": 20}

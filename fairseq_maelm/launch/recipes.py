@@ -15,12 +15,12 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_maelm.launch.options import load_yaml, number_if_it_is_one, spelled
-from fairseq_maelm.options import number
+from fairseq_maelm.options import USER_DIR, number
 
 # Option -> values to try.
 Search = dict[str, tuple[Any, ...]]
 
-RECIPES = Path(__file__).with_name("recipes")
+RECIPES = USER_DIR / "recipes" / "finetuning"
 # Every search has these options of `maelm finetune`; any other name in it is an option of fairseq-train. Each has the
 # function that converts its values.
 SEARCHED = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.corpus.tables import Columns, read_table
 from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.finetuning.tables import Columns, read_table
 
 PAIRS = [("one, two", "three", "good"), ('say "so"', "four", "bad")]
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from fairseq import tasks, utils
 
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
-from fairseq_maelm.finetuning.recipe import Recipe
+from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.launch.options import Machine, fairseq_train
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.launch.recipes import Recipe
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 import fairseq_maelm
 from fairseq_maelm import cli
 from fairseq_maelm.commands.pretrain import _setting
-from fairseq_maelm.commands.training_run import _refuse_another_run, after_interrupt, different_settings
 from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE
+from fairseq_maelm.launch.training import _refuse_another_run, after_interrupt, different_settings
 
 
 def pretrain(data: Path, folder: Path, *more: Any, lr: float = 1e-3, updates: int = 3, check: bool = True) -> str:

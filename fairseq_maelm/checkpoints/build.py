@@ -3,7 +3,7 @@
 from fairseq.data import Dictionary
 
 from fairseq_maelm.checkpoints.fit import build_with_heads
-from fairseq_maelm.models.checkpoint_reader import Checkpoint
+from fairseq_maelm.checkpoints.reader import Checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
 
 

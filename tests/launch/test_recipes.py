@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairseq_maelm.finetuning.recipe import read_recipe, read_recipes
+from fairseq_maelm.launch.recipes import read_recipe, read_recipes
 
 RECIPE: dict[str, Any] = {
     "task": "CoLA",

@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 
 from fairseq_maelm.commands.finetune import default_recipe
 from fairseq_maelm.data.batches import BatchDataset
-from fairseq_maelm.finetuning import train_command
-from fairseq_maelm.finetuning.recipe import read_recipe
-from fairseq_maelm.finetuning.train_command import Encoder, count_updates, rate_for_width, run_options, train_words
+from fairseq_maelm.launch import finetuning
+from fairseq_maelm.launch.finetuning import Encoder, count_updates, rate_for_width, run_options, train_words
 from fairseq_maelm.launch.options import Machine
+from fairseq_maelm.launch.recipes import read_recipe
 
 
 def encoder(positions: int = 512) -> Encoder:
@@ -119,10 +119,10 @@ def test_updates_of_an_epoch_and_a_warning_about_long_examples(
     # As in SQuAD, training does not use one of them.
     task.datasets["train"] = BatchDataset(np.array([3, 4, 9, 5]), "shortest", used=np.array([0, 1, 2]))
     task.load_dataset, task.max_positions = lambda *unused, **unused_too: None, lambda: longest
-    monkeypatch.setattr(train_command.tasks, "setup_task", lambda cfg: task)
+    monkeypatch.setattr(finetuning.tasks, "setup_task", lambda cfg: task)
     counted = count_updates(config, [1, 2, 3], encoder(longest))
     assert counted == ((3, {1: 2, 2: 1, 3: 1}) if longest == 9 else (2, {1: 1, 2: 1, 3: 1}))
-    own = [record.getMessage() for record in caplog.records if record.name == train_command.__name__]
+    own = [record.getMessage() for record in caplog.records if record.name == finetuning.__name__]
     assert [message.partition(" and will")[0] for message in own] == told
     # Two GPUs, with updates of 12 tokens at most on each: 3 + 4 | 5 + 6, then 9 alone.
     config.optimization.update_freq, config.dataset.max_tokens = [1], 12
