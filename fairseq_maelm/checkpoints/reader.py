@@ -118,14 +118,14 @@ class Checkpoint:
     def history(self) -> dict[str, Any]:
         """Those of ``num_updates``, ``epoch``, ``val_loss``, ``best`` and ``training_seconds`` that are recorded."""
         extra, made = self.state.get("extra_state", {}), self.state.get("optimizer_history") or [{}]
-        found = {
+        history = {
             "num_updates": made[-1].get("num_updates"),
             "epoch": extra.get("train_iterator", {}).get("epoch"),
             "val_loss": extra.get("val_loss"),
             "best": extra.get("best"),
             "training_seconds": extra.get("previous_training_time"),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in history.items() if value is not None}
 
 
 def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, averaged: bool = False) -> Checkpoint:
@@ -178,25 +178,25 @@ def _options(
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return a section's name and declared options, with ``changes`` and with references resolved."""
-    found = sections.get(section, {})
-    name = found.get("_name")
+    values = sections.get(section, {})
+    name = values.get("_name")
     if name not in names:
         raise CheckpointError(
             f"{path} is a checkpoint of the {section} {shown(name)}, but only those of {', '.join(names)} can be loaded"
         )
     dataclass = dataclass_of(name)
-    options = declared_options({**_elsewhere(dataclass, sections), **found, **changes}, dataclass, path, section)
+    options = declared_options({**_elsewhere(dataclass, sections), **values, **changes}, dataclass, path, section)
     return {"_name": name, **{option: _escaped(value) for option, value in options.items()}}
 
 
 def _elsewhere(dataclass: Any, sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the values of options whose defaults refer to other sections, such as ``${common.seed}``."""
-    found = {}
+    values = {}
     for name, field in dataclass.__dataclass_fields__.items():
         section, _, option = _reference(field).partition(".")
         if option in sections.get(section, {}):
-            found[name] = sections[section][option]
-    return found
+            values[name] = sections[section][option]
+    return values
 
 
 def _reference(field: "Field[Any]") -> str:
@@ -262,9 +262,9 @@ def check_depth(path: Path, option: str, layers: int, weights: dict[str, Tensor]
     if layers > _DEEPEST:
         raise CheckpointError(f"{path} says {option} {layers}, but at most {_DEEPEST} layers are supported")
     numbers = map(re.compile(re.escape(prefix) + r"(\d{1,6})\.").match, weights)
-    found = sorted({int(number[1]) for number in numbers if number})
-    if found != list(range(min(layers, len(found) + 1))):
-        raise CheckpointError(f"{path} says {option} {layers}, but holds weights of {len(found)} layers")
+    stored = sorted({int(number[1]) for number in numbers if number})
+    if stored != list(range(min(layers, len(stored) + 1))):
+        raise CheckpointError(f"{path} says {option} {layers}, but holds weights of {len(stored)} layers")
 
 
 def _check_task(task: Any, model: Any, weights: dict[str, Tensor], path: Path) -> None:

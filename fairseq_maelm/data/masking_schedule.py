@@ -71,14 +71,14 @@ class RatedBatches(WatchedBatches):
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Sequence[int]]:
         """Return this rank's batches of the whole epoch in order, as fairseq does, and set the dataset's ``rate``."""
         batches: list[Sequence[int]] = super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
-        made = np.zeros(len(self.dataset), dtype=np.int32)
-        for place, batch in enumerate(batches[self.first_batch :], self.first_batch):
-            made[batch] = self._update_of(place, epoch)
+        updates_of_items = np.zeros(len(self.dataset), dtype=np.int32)
+        for number, batch in enumerate(batches[self.first_batch :], self.first_batch):
+            updates_of_items[batch] = self._update_of(number, epoch)
         updates = self._trainer.cfg.optimization.max_update
-        self.dataset.rate = RateOfUpdates(self._start, self._end, updates, made)
+        self.dataset.rate = RateOfUpdates(self._start, self._end, updates, updates_of_items)
         return batches
 
-    def _update_of(self, place: int, epoch: int) -> int:
+    def _update_of(self, batch_number: int, epoch: int) -> int:
         update_freq = self._trainer.cfg.optimization.update_freq
         batches_of_update = update_freq[min(epoch, len(update_freq)) - 1]
-        return int(self._first_update + (place - self.first_batch) // batches_of_update)
+        return int(self._first_update + (batch_number - self.first_batch) // batches_of_update)

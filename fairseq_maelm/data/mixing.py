@@ -54,6 +54,6 @@ class MixedBlockDataset(MaskedBlockDataset):
         order = np.random.default_rng([self.seed, 0]).permutation(len(self) - self.domain_blocks)
         cycles, epoch = divmod(self.epoch - 1, len(self.general_blocks))
         taken = cycles * sum(self.general_blocks) + sum(self.general_blocks[:epoch])
-        places = taken + np.arange(self.general_blocks[epoch])
-        general = np.sort(order[places % len(order)]) + self.domain_blocks
+        numbers = taken + np.arange(self.general_blocks[epoch])
+        general = np.sort(order[numbers % len(order)]) + self.domain_blocks
         return self._ordered(np.concatenate([np.arange(self.domain_blocks), general]))

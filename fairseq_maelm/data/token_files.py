@@ -44,10 +44,10 @@ def read_index(prefix: str) -> tuple[np.ndarray, np.dtype]:
         raise _damaged(path, f"it has {size:,} bytes, but its {items:,} items need {HEADER.size + 12 * items:,}")
     lengths = np.fromfile(path, "<i4", items, offset=HEADER.size)
     offsets = np.fromfile(path, "<i8", items, offset=HEADER.size + 4 * items)
-    own = lengths * np.int64(DTYPES[code].itemsize)
-    if items and (lengths.min() < 0 or not np.array_equal(offsets, np.cumsum(own) - own)):
+    sizes = lengths * np.int64(DTYPES[code].itemsize)
+    if items and (lengths.min() < 0 or not np.array_equal(offsets, np.cumsum(sizes) - sizes)):
         raise _damaged(path, "its lengths and its offsets contradict each other")
-    expected, actual = int(own.sum()), os.path.getsize(f"{prefix}.bin")
+    expected, actual = int(sizes.sum()), os.path.getsize(f"{prefix}.bin")
     if actual != expected:
         raise ValueError(
             f"{prefix}.bin has {actual:,} bytes, but {path} describes {expected:,}: one of them was not copied "
@@ -108,7 +108,7 @@ def _range_of_tokens(prefix: str) -> tuple[int, int]:
     tokens = np.memmap(file, dtype, "r").view(np.ndarray)
     parts = [tokens[begin : begin + _TOKENS_AT_A_TIME] for begin in range(0, len(tokens), _TOKENS_AT_A_TIME)]
     smallest = min(int(part.min()) for part in parts) if dtype.kind == "i" else 0
-    found = {**known, "smallest": smallest, "largest": max(int(part.max()) for part in parts)}
+    measured = {**known, "smallest": smallest, "largest": max(int(part.max()) for part in parts)}
     with contextlib.suppress(OSError):  # a shared folder may be read-only
-        write_json(memory, {**remembered, file.name: found})
-    return smallest, found["largest"]
+        write_json(memory, {**remembered, file.name: measured})
+    return smallest, measured["largest"]

@@ -38,11 +38,12 @@ def most_context(windows: Sequence[tuple[int, int]], ends: Sequence[int]) -> NDA
     """
     if len(windows) == 1:
         return np.zeros(len(ends) - 1, dtype=np.int32)
-    places = np.asarray(ends, dtype=np.int64)
-    owners, most = np.zeros(len(places) - 1, dtype=np.int32), np.full(len(places) - 1, -1.0)
+    boundaries = np.asarray(ends, dtype=np.int64)
+    owners, most = np.zeros(len(boundaries) - 1, dtype=np.int32), np.full(len(boundaries) - 1, -1.0)
     for number, (start, stop) in enumerate(windows):
-        own = places[start : stop + 1]
-        context = np.minimum(own[:-1] - own[0], own[-1] - own[1:]) + _OF_LENGTH * (own[-1] - own[0])
+        inside = boundaries[start : stop + 1]
+        context = np.minimum(inside[:-1] - inside[0], inside[-1] - inside[1:])
+        context = context + _OF_LENGTH * (inside[-1] - inside[0])
         better = context > most[start:stop]
         owners[start:stop][better] = number
         most[start:stop][better] = context[better]

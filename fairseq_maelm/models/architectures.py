@@ -51,11 +51,11 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
     task_options = TASK_DATACLASS_REGISTRY.get(getattr(cfg, "task", None))
     for name in ENCODER_OPTIONS:
         known = model[name]
-        given = getattr(cfg, name, known)
-        # A task may have an option of the same name: then ``given`` can be that option's default.
-        if given != known and given != getattr(task_options, name, None):
+        wanted = getattr(cfg, name, known)
+        # A task may have an option of the same name: then ``wanted`` can be that option's default.
+        if wanted != known and wanted != getattr(task_options, name, None):
             raise ValueError(
-                f"--{name.replace('_', '-')} {given} contradicts the checkpoint {path}, whose encoder has {known}: "
+                f"--{name.replace('_', '-')} {wanted} contradicts the checkpoint {path}, whose encoder has {known}: "
                 "omit the option"
             )
         setattr(cfg, name, known)

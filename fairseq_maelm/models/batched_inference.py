@@ -22,9 +22,9 @@ def batches_by_length(
         batch_tokens: maximum number of tokens in a batch, padding included; a longer sequence gets its own batch.
         batch_size: maximum number of sequences in a batch. ``batch_tokens`` or ``batch_size`` must be given.
     """
-    for name, given in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
-        if given is not None and given < 1:
-            raise ValueError(f"{name} must be at least 1, not {given}")
+    for name, limit in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
+        if limit is not None and limit < 1:
+            raise ValueError(f"{name} must be at least 1, not {limit}")
     order = np.argsort(-np.asarray(lengths), kind="stable")
     batches, first = [], 0
     while first < len(order):
@@ -61,11 +61,11 @@ def predict(
     bar = tqdm(total=len(lengths), desc=progress, unit=" examples", mininterval=1, disable=progress is None)
     try:
         with torch.no_grad(), bar:
-            for places in batches_by_length(lengths, batch_tokens, batch_size):
-                batch = utils.apply_to_sample(lambda tensor: tensor.to(device), collate(places))
-                for place, result in zip(places.tolist(), forward(batch), strict=True):
-                    results[place] = result
-                bar.update(len(places))
+            for indices in batches_by_length(lengths, batch_tokens, batch_size):
+                batch = utils.apply_to_sample(lambda tensor: tensor.to(device), collate(indices))
+                for index, result in zip(indices.tolist(), forward(batch), strict=True):
+                    results[index] = result
+                bar.update(len(indices))
     finally:
         model.train(training)
     return results

@@ -135,11 +135,11 @@ def _check_shared(config: Any) -> None:
             f"{config.encoder_layers}: lower --decoder-layers {config.decoder_layers}"
         )
     for option in ("embed_dim", "ffn_embed_dim", "attention_heads"):
-        own, encoder = getattr(config, f"decoder_{option}"), getattr(config, f"encoder_{option}")
-        if own != encoder:
+        decoder, encoder = getattr(config, f"decoder_{option}"), getattr(config, f"encoder_{option}")
+        if decoder != encoder:
             raise ValueError(
                 f"--decoder-attention shared predicts with the encoder's layers, whose {option.replace('_', ' ')} is "
-                f"{encoder}: omit --decoder-{option.replace('_', '-')} {own}"
+                f"{encoder}: omit --decoder-{option.replace('_', '-')} {decoder}"
             )
     if config.decoder_positions != config.positions or config.share_decoder_positions:
         raise ValueError(

@@ -176,10 +176,10 @@ def complete_config(cfg: Any) -> None:
     name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
     with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():
         # OmegaConf 2.0, which fairseq 0.12.2 needs, returns None for missing options: hasattr finds all of them.
-        given = cfg.keys() if OmegaConf.is_config(cfg) else vars(cfg)
+        present = cfg.keys() if OmegaConf.is_config(cfg) else vars(cfg)
         for field, description in MaelmModelConfig.__dataclass_fields__.items():
             elsewhere = "${" in str(description.default)  # an option of another section
-            if not field.startswith("_") and not elsewhere and field not in given:
+            if not field.startswith("_") and not elsewhere and field not in present:
                 setattr(cfg, field, description.default)
         fill_from_size(cfg, name)
         for field in ("embed_dim", "ffn_embed_dim", "attention_heads"):

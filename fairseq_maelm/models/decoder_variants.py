@@ -54,8 +54,8 @@ def _original_positions(layout: Layout) -> Tensor:
 
     The encoder's own positions may differ: with ``--encoder-positions consecutive`` they have no gaps.
     """
-    own, places = layout["positions"], layout["decoder_slots"] % layout["padded_length"]
-    return own.flatten().index_copy(0, layout["decoder_rows"], places).view_as(own)
+    positions, original = layout["positions"], layout["decoder_slots"] % layout["padded_length"]
+    return positions.flatten().index_copy(0, layout["decoder_rows"], original).view_as(positions)
 
 
 class CausalCrossDecoder(SelfCrossDecoder):

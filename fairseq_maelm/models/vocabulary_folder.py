@@ -8,7 +8,7 @@ from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
 
-def find_tokenizer(places: Sequence[Path]) -> Path:
+def find_tokenizer(folders: Sequence[Path]) -> Path:
     """Return the first tokenizer in the given folders and their subfolders ``input0``.
 
     Returns:
@@ -17,33 +17,33 @@ def find_tokenizer(places: Sequence[Path]) -> Path:
     Raises:
         FileNotFoundError: there is no tokenizer; the message names the folders.
     """
-    folders = _with_subfolders(places)
-    for folder in folders:
+    candidates = _with_subfolders(folders)
+    for folder in candidates:
         if (folder / SENTENCEPIECE_MODEL).exists():
             return folder / SENTENCEPIECE_MODEL
         if (folder / TOKENIZER_FILE).exists() and (folder / DICTIONARY_FILE).exists():
             return folder / TOKENIZER_FILE
     raise FileNotFoundError(
-        f"there is no {SENTENCEPIECE_MODEL} in {', '.join(map(str, folders))}, nor a {TOKENIZER_FILE} and dict.txt "
+        f"there is no {SENTENCEPIECE_MODEL} in {', '.join(map(str, candidates))}, nor a {TOKENIZER_FILE} and dict.txt "
         "written by `maelm import`: copy the file that the corpus was prepared with into one of these folders"
     )
 
 
-def find_dictionary(places: Sequence[Path]) -> Path:
+def find_dictionary(folders: Sequence[Path]) -> Path:
     """Return the first folder with a ``dict.txt``, among the given folders and their subfolders ``input0``.
 
     Raises:
         FileNotFoundError: no folder has one; the message names the folders.
     """
-    for folder in _with_subfolders(places):
+    for folder in _with_subfolders(folders):
         if (folder / DICTIONARY_FILE).is_file():
             return folder
     raise FileNotFoundError(
-        f"there is no {DICTIONARY_FILE} in {', '.join(map(str, dict.fromkeys(places)))}: pass the folder that the "
+        f"there is no {DICTIONARY_FILE} in {', '.join(map(str, dict.fromkeys(folders)))}: pass the folder that the "
         f"model was trained on as --vocabulary, or copy its {DICTIONARY_FILE} and {SENTENCEPIECE_MODEL} next to the "
         "checkpoint"
     )
 
 
-def _with_subfolders(places: Sequence[Path]) -> list[Path]:
-    return list(dict.fromkeys(folder for place in places for folder in (place, place / "input0")))
+def _with_subfolders(folders: Sequence[Path]) -> list[Path]:
+    return list(dict.fromkeys(candidate for folder in folders for candidate in (folder, folder / "input0")))

@@ -127,8 +127,8 @@ def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor
 def _largest(logits: Tensor, probabilities: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return each row's largest logit, its probability, and whether its (first) index is the target, all [m, 1]."""
     if logits.device.type != "cpu":
-        largest, place = logits.max(dim=-1, keepdim=True)
-        return largest, probabilities.gather(1, place), place == target
+        largest, index = logits.max(dim=-1, keepdim=True)
+        return largest, probabilities.gather(1, index), index == target
     # On a CPU, amax takes a tenth of the time of argmax, which is therefore used only where another symbol has the
     # target's logit.
     of_target = logits.gather(1, target)
@@ -245,14 +245,14 @@ def linear_log_probabilities(states: Tensor, weight: Tensor, bias: Tensor, targe
     """
     on_cpu = states.device.type == "cpu"
     precise = torch.promote_types(states.dtype, torch.float32)
-    found = []
+    log_probabilities = []
     for part in chunks(len(states), len(weight), CPU_CHUNK if on_cpu else DEVICE_CHUNK):
         # Autocast caches the cast weight.
         logits = F.linear(states[part], weight, bias)
         rows = _ROWS_IN_CACHE if on_cpu else len(logits)
         for some, wanted in zip(logits.split(rows), target[part].split(rows)):
-            found.append(F.log_softmax(some, dim=-1, dtype=precise).gather(1, wanted))
-    return torch.cat(found) if found else states.new_empty(target.shape, dtype=precise)
+            log_probabilities.append(F.log_softmax(some, dim=-1, dtype=precise).gather(1, wanted))
+    return torch.cat(log_probabilities) if log_probabilities else states.new_empty(target.shape, dtype=precise)
 
 
 def linear_cross_entropy(

@@ -62,11 +62,11 @@ def _pack(gradients: tuple[Tensor, ...]) -> Tensor:
     """
     batch, heads, length, width = gradients[0].shape
     shape = (batch, length, len(gradients), heads, width)
-    places = torch.empty(shape, device="meta", dtype=gradients[0].dtype).permute(2, 0, 3, 1, 4)
+    expected = torch.empty(shape, device="meta", dtype=gradients[0].dtype).permute(2, 0, 3, 1, 4)
     storages = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     if len(storages) == 1 and all(
-        gradient.stride() == place.stride() and gradient.storage_offset() == place.storage_offset()
-        for gradient, place in zip(gradients, places)
+        gradient.stride() == view.stride() and gradient.storage_offset() == view.storage_offset()
+        for gradient, view in zip(gradients, expected)
     ):
         return gradients[0].as_strided(shape, torch.empty(shape, device="meta").stride())
     return torch.stack([gradient.transpose(1, 2) for gradient in gradients], dim=2)

@@ -42,11 +42,11 @@ def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tens
     """
     dtype = autocast_dtype(like.device.type) or like.dtype
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
-    found = {}
+    turns = {}
     for base in set(bases):
         angles = positions[:, :, None, None].float() * (1.0 / base**exponents)
-        found[base] = Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
-    return found
+        turns[base] = Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
+    return turns
 
 
 def rotate(heads: Tensor, rotation: Rotation) -> Tensor:

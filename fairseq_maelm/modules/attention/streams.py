@@ -72,20 +72,20 @@ def context_of_masks(masks: MaskStream, window: int | None) -> tuple[AttentionCo
     return (masks.context if window is None else windowed(masks.context, window)), None
 
 
-def keys_of_masks(visible: Tensor, own: Tensor, masks: MaskStream, window: int | None) -> Tensor:
+def keys_of_masks(visible: Tensor, of_masks: Tensor, masks: MaskStream, window: int | None) -> Tensor:
     """Return the keys, or values, that masks read: <float>[B, H, S + Q, d_h], or in slots <float>[B, H, T, d_h].
 
     Args:
         visible: <float>[B, H, S, d_h] of the visible tokens.
-        own: <float>[M, H, d_h] of the masks.
+        of_masks: <float>[M, H, d_h] of the masks.
         masks: the masks.
         window: window of the layer, if it has one.
     """
     outputs, sequences = masks.context.outputs, len(visible)
     assert outputs is not None
     if not _in_blocks(masks, window):
-        return torch.cat([visible, outputs.pad(own, sequences).transpose(1, 2)], dim=2)
-    placed = outputs.place(own, sequences, masks.full_context.length).flatten(0, 1)
+        return torch.cat([visible, outputs.pad(of_masks, sequences).transpose(1, 2)], dim=2)
+    placed = outputs.place(of_masks, sequences, masks.full_context.length).flatten(0, 1)
     rows = visible.transpose(1, 2).flatten(0, 1).index_select(0, masks.decoder_rows)
     placed = placed.index_copy(0, masks.decoder_slots, rows)
     return placed.unflatten(0, (sequences, -1)).transpose(1, 2)
@@ -115,36 +115,36 @@ class _SplitStreams(torch.autograd.Function):
         ctx.shape, ctx.sizes = packed.shape, (sequences, length)
         if cos is not None and sin is not None:
             turn(packed[None, :, :-1], cos, sin)
-        visible, masks = _places(packed, *ctx.sizes)
+        visible, masks = _views(packed, *ctx.sizes)
         return (*visible, *masks, *visible[-2:].unbind())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         packed = next(each for each in gradients if each is not None).new_empty(ctx.shape)
-        visible, masks = _places(packed, *ctx.sizes)
+        visible, masks = _views(packed, *ctx.sizes)
         count = len(visible)
         of_visible, of_masks, of_read = gradients[:count], gradients[count : 2 * count], gradients[2 * count :]
-        for place, *summands in zip(visible, of_visible, (None,) * (count - 2) + of_read):
-            _write(place, *summands)
-        for place, gradient in zip(masks, of_masks):
-            _write(place, gradient)
+        for view, *summands in zip(visible, of_visible, (None,) * (count - 2) + of_read):
+            _write(view, *summands)
+        for view, gradient in zip(masks, of_masks):
+            _write(view, gradient)
         cos, sin = ctx.saved_tensors
         if cos is not None:
             turn(packed[None, :, :-1], cos, sin.neg())
         return packed, None, None, None, None
 
 
-def _write(place: Tensor, *gradients: Tensor | None) -> None:
+def _write(view: Tensor, *gradients: Tensor | None) -> None:
     """Write the sum of up to two gradients."""
-    given = [gradient for gradient in gradients if gradient is not None]
-    if len(given) == 2:
-        torch.add(*given, out=place)
+    summands = [gradient for gradient in gradients if gradient is not None]
+    if len(summands) == 2:
+        torch.add(*summands, out=view)
     else:
-        place.copy_(given[0]) if given else place.zero_()
+        view.copy_(summands[0]) if summands else view.zero_()
 
 
-def _places(packed: Tensor, sequences: int, length: int) -> tuple[Tensor, Tensor]:
+def _views(packed: Tensor, sequences: int, length: int) -> tuple[Tensor, Tensor]:
     """Return views of visible tokens <float>[parts, B, H, S, d_h] and of masks <float>[parts, M, H, d_h]."""
     parts = packed.transpose(0, 1)
     visible = parts[:, : sequences * length].unflatten(1, (sequences, length))

@@ -190,8 +190,8 @@ def _groups(
     for start, first in product(range(0, len(query), sequences), range(0, query.shape[1], heads)):
         part = slice(start, start + sequences), slice(first, first + heads)
         drawn = None if decisions is None else decisions[part]
-        own = None if bias is None else _part_of_bias(bias, part)
-        yield part, _SequenceGroup(query[part], key[part], value[part], own, drawn, grid)
+        part_of_bias = None if bias is None else _part_of_bias(bias, part)
+        yield part, _SequenceGroup(query[part], key[part], value[part], part_of_bias, drawn, grid)
 
 
 def _part_of_bias(bias: Tensor, part: _Part) -> Tensor:
@@ -253,7 +253,7 @@ class _Attention(torch.autograd.Function):
         query, key, value, gradient = _for_products(query, key, value, gradient)
         for part, group in _groups((query, key, value), ctx.bias.values, decisions, ctx.grid):
             sums = None if of_bias is None else _part_of_bias(of_bias, part)
-            for place, computed in zip(gradients, group.gradients(gradient[part], sums, buffers)):
-                place[part] = computed
+            for buffer, computed in zip(gradients, group.gradients(gradient[part], sums, buffers)):
+                buffer[part] = computed
         order = None if ctx.bias.order is None else torch.zeros_like(ctx.bias.order)
         return (*gradients, order, None, None)

@@ -53,11 +53,11 @@ class _Windows(torch.autograd.Function):
         gradients = torch.empty_like(buffer[size:-size]).unflatten(0, (number, size))
         gradients[:, :, 0] = of_query.transpose(1, 2)
         for part, windows in enumerate(of_windows, 1):
-            before, own, after = windows.transpose(1, 2).unflatten(1, (3, size)).unbind(1)
-            place = gradients[:, :, part]
-            place.copy_(own)
-            place[:-1] += before[1:]
-            place[1:] += after[:-1]
+            before, center, after = windows.transpose(1, 2).unflatten(1, (3, size)).unbind(1)
+            blocks = gradients[:, :, part]
+            blocks.copy_(center)
+            blocks[:-1] += before[1:]
+            blocks[1:] += after[:-1]
         parts = _sequences(gradients, batch, ctx.length).permute(2, 0, 3, 1, 4)
         return (*parts, None, None)
 
