@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from fairseq_maelm.analysis.analysis_settings import AnalysisSettings
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, Vocabulary, chosen_layers
-from fairseq_maelm.analysis.settings import AnalysisSettings
 from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.blocks import TokenBlocks, block_slices

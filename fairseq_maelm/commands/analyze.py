@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from fairseq_maelm.analysis.settings import AnalysisSettings
+from fairseq_maelm.analysis.analysis_settings import AnalysisSettings
 from fairseq_maelm.checkpoints.locate import checkpoint_path
 from fairseq_maelm.options import add_device, add_output, add_settings, refuse_repeated, settings_of
 
@@ -47,7 +47,7 @@ def named_path(text: str) -> tuple[str, Path]:
 
 def run(args: argparse.Namespace) -> None:
     """Analyze the models and print the path of the results folder."""
-    from fairseq_maelm.analysis.run import analyze
+    from fairseq_maelm.analysis.measurements import analyze
 
     refuse_repeated([name for name, _ in args.checkpoint], "model")
     analyze(dict(args.checkpoint), settings_of(AnalysisSettings, args), args.output, args.device)

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from fairseq_maelm.checkpoints.locate import add_checkpoint, add_vocabulary
-from fairseq_maelm.interop.export.settings import ExportSettings
+from fairseq_maelm.interop.export.formats import ExportSettings
 from fairseq_maelm.options import add_output, add_replace, add_settings, settings_of
 
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Export the checkpoint, and print the comparison and the path of the result."""
-    from fairseq_maelm.interop.export.run import export  # imports torch and fairseq
+    from fairseq_maelm.interop.export.exporter import export  # imports torch and fairseq
 
     settings = settings_of(ExportSettings, args)
     done = export(args.checkpoint, args.vocabulary, args.output, settings, args.replace)

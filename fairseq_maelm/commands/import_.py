@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Import the model, and print the comparison and the options for further training."""
-    from fairseq_maelm.interop.importing.run import download, import_model
+    from fairseq_maelm.interop.importing.importer import download, import_model
 
     path = download(args.source) if args.download else Path(args.source)
     name = args.source if args.download else None

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from fairseq_maelm.analysis.settings import ProbeSettings
+from fairseq_maelm.analysis.analysis_settings import ProbeSettings
 from fairseq_maelm.commands.analyze import add_models, named_path
 from fairseq_maelm.options import UsageError, refuse_repeated, settings_of
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Probe the models and print the path of the table."""
-    from fairseq_maelm.analysis.probes.run import Probed, probe
+    from fairseq_maelm.analysis.probes.probing import Probed, probe
 
     refuse_repeated([name for name, _ in (*args.checkpoint, *args.random_weights)], "model")
     models = [Probed(name, path, None) for name, path in args.checkpoint]

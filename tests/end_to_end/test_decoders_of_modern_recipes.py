@@ -13,7 +13,7 @@ from end_to_end.toy import run
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
-from fairseq_maelm.scoring.inference import score
+from fairseq_maelm.scoring.sentence_scores import score
 
 TEXT = "The sailor takes the <mask> to the harbour."
 

@@ -11,7 +11,7 @@ import pytest
 from contracts.sources import ROOT
 from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint
 
-from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
 
 for _library in ("transformers", "sentence_transformers", "datasets"):
     pytest.importorskip(_library)

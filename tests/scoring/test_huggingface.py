@@ -11,9 +11,9 @@ from text.vocabularies import TEXT
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
 from fairseq_maelm.files.optional_imports import import_transformers
-from fairseq_maelm.interop.importing.run import import_model
-from fairseq_maelm.scoring.inference import score
+from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.scoring.reading import METHODS
+from fairseq_maelm.scoring.sentence_scores import score
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = import_transformers()

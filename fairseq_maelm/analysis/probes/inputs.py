@@ -9,8 +9,8 @@ import numpy as np
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
+from fairseq_maelm.analysis.analysis_settings import ProbeSettings
 from fairseq_maelm.analysis.probes.tasks import Split, Task, features_of_texts, features_of_words
-from fairseq_maelm.analysis.settings import ProbeSettings
 from fairseq_maelm.files.conll import Layout, Sentence, read
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.cleaning import clean_text

@@ -12,7 +12,7 @@ import yaml
 
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import numbered_lines
-from fairseq_maelm.finetuning.sentences.settings import SHORTEST
+from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
 from fairseq_maelm.finetuning.tables import ColumnsWithId, Example, Row, read_table, table_rows
 from fairseq_maelm.options import existing_path, option
 from fairseq_maelm.text.vocabulary import TextEncoder

@@ -30,7 +30,7 @@ from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import log_invalid
 from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
 from fairseq_maelm.finetuning.header import header_reason
-from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
+from fairseq_maelm.finetuning.sentences.table_settings import SentenceSettings
 from fairseq_maelm.finetuning.tables import Example, read_table
 from fairseq_maelm.finetuning.task_folder import IGNORED, WHY_IGNORED, prepare_task_folder
 from fairseq_maelm.text.dictionary import FILLER, MASK, class_names

@@ -13,7 +13,7 @@ from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.compare_outputs import Agreement
-from fairseq_maelm.interop.export.settings import OUR_FORMAT
+from fairseq_maelm.interop.export.formats import OUR_FORMAT
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SOURCE_CARD, SourceFiles

@@ -11,7 +11,7 @@ from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MPNET_B
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
+from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles
 from fairseq_maelm.modules.finetuning_heads import ClassificationHead, TokenHead

@@ -7,7 +7,7 @@ from typing import Any
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS, MPNET_BUCKETS
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export.configuration import SETTING_NAMES
-from fairseq_maelm.interop.export.settings import ARCHITECTURES, OUR_FORMAT
+from fairseq_maelm.interop.export.formats import ARCHITECTURES, OUR_FORMAT
 from fairseq_maelm.interop.importing.source import refuse
 from fairseq_maelm.models.config import LARGEST_EPS, SMALLEST_EPS
 

@@ -19,7 +19,7 @@ from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_cla
 from fairseq_maelm.finetuning.sentences.dataset import load_targets
 from fairseq_maelm.finetuning.sentences.inference import read_rows
 from fairseq_maelm.finetuning.sentences.prepare import prepare_sentences
-from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
+from fairseq_maelm.finetuning.sentences.table_settings import SentenceSettings
 from fairseq_maelm.finetuning.sentences.task import SentencesCriterion, SentencesCriterionConfig
 from fairseq_maelm.finetuning.tables import Columns, read_table
 

@@ -14,7 +14,7 @@ from fairseq_maelm.cli import main
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.finetuning.sentences import prepare
 from fairseq_maelm.finetuning.sentences.prepare import draw, prepare_sentences
-from fairseq_maelm.finetuning.sentences.settings import SentenceSettings
+from fairseq_maelm.finetuning.sentences.table_settings import SentenceSettings
 
 ROWS = [f"the cook sailed boat number {number}\t{'even' if number % 2 == 0 else 'odd'}" for number in range(67)]
 

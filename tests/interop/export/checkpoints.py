@@ -10,7 +10,7 @@ import sentencepiece
 import torch
 from support import model_config
 
-from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 from fairseq_maelm.text.dictionary import load_dictionary

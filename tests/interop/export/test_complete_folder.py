@@ -19,8 +19,8 @@ from fairseq_maelm.checkpoints.plain_data import CheckpointError, read_state
 from fairseq_maelm.checkpoints.reader import loadable_tasks, read_checkpoint
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export import complete_folder
-from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
+from fairseq_maelm.interop.importing.importer import import_model
 from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint, write_complete
 
 transformers = pytest.importorskip("transformers")

@@ -10,7 +10,7 @@ import torch
 from contracts.sources import ROOT
 
 from fairseq_maelm import MaelmModel
-from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 pytest.importorskip("transformers")

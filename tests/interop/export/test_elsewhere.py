@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.export.settings import ARCHITECTURES, AUTO_CLASSES
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
+from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 pytest.importorskip("transformers")

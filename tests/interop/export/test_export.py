@@ -15,8 +15,8 @@ from support import usage_error
 
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.files.atomic import sha256_of
-from fairseq_maelm.interop.export import run as export_run
-from fairseq_maelm.interop.export.run import Export, ExportSettings, export
+from fairseq_maelm.interop.export import exporter
+from fairseq_maelm.interop.export.exporter import Export, ExportSettings, export
 from fairseq_maelm.interop.export.target import AUTO_CLASSES, default_format
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from interop.export.checkpoints import HEADS, MODERN, shuffle_dictionary, train_vocabulary, write_checkpoint
@@ -284,14 +284,14 @@ def test_rounding_is_no_defect_and_a_billionth_is(data: Path, tmp_path: Path, mo
     scores = export(tmp_path / "checkpoint.pt", data, tmp_path / "right", ExportSettings("roberta")).agreements[1]
     assert scores.what == "masked-lm scores" and 3 < scores.size < 10
     assert scores.single > 1e-5 * scores.size and scores.difference < 1e-12 * scores.size
-    honest = export_run.model_weights
+    honest = exporter.model_weights
 
     def with_a_defect(*arguments: Any) -> dict[str, torch.Tensor]:
         weights = honest(*arguments)
         weights["lm_head.bias"][9] += 1e-9 * scores.size
         return weights
 
-    monkeypatch.setattr(export_run, "model_weights", with_a_defect)
+    monkeypatch.setattr(exporter, "model_weights", with_a_defect)
     with pytest.raises(ValueError, match=r"masked-lm scores differ by \d\.\de-09 .values up to"):
         export(tmp_path / "checkpoint.pt", data, tmp_path / "wrong", ExportSettings("roberta"))
 
@@ -316,8 +316,8 @@ def always_a_space(files: dict[str, str]) -> dict[str, str]:
 def test_a_wrong_export_is_refused(
     function: str, change: Any, message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = getattr(export_run, function)
-    monkeypatch.setattr(export_run, function, lambda *arguments: change(honest(*arguments)))
+    honest = getattr(exporter, function)
+    monkeypatch.setattr(exporter, function, lambda *arguments: change(honest(*arguments)))
     with pytest.raises(ValueError, match=message):
         exported(tmp_path, data, "roberta", **MLM, **STOCK["roberta"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]

@@ -8,8 +8,8 @@ import torch
 from fairseq.models.roberta import RobertaModel
 
 from fairseq_maelm import cli
-from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
+from fairseq_maelm.interop.importing.importer import import_model
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 from interop.importing.sources import fairseq_checkpoint
 

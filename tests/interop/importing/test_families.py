@@ -17,8 +17,8 @@ from support import batch_of
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
-from fairseq_maelm.interop.export.run import Export, ExportSettings, export
-from fairseq_maelm.interop.importing.run import Imported, import_model
+from fairseq_maelm.interop.export.exporter import Export, ExportSettings, export
+from fairseq_maelm.interop.importing.importer import Imported, import_model
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
 from fairseq_maelm.text.imported import TOKENIZER_FILE, open_encoder

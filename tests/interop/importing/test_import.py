@@ -12,9 +12,9 @@ from fairseq.data import Dictionary
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import read_state
-from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
 from fairseq_maelm.interop.importing import huggingface
-from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE, SOURCE_FILE

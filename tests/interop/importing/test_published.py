@@ -10,9 +10,9 @@ from support import usage_error
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.interop.export.run import Export, ExportSettings, export
+from fairseq_maelm.interop.export.exporter import Export, ExportSettings, export
 from fairseq_maelm.interop.importing import huggingface_vocabulary
-from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.text.imported import TOKENIZER_FILE, open_encoder
 from fairseq_maelm.text.vocabulary import MODEL_FILE
 

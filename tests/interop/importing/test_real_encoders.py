@@ -16,8 +16,8 @@ from fairseq.models.roberta import base_architecture
 
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
+from fairseq_maelm.interop.importing.importer import import_model
 
 from .sources import transformers
 from .test_families import load_file

@@ -11,9 +11,9 @@ from fairseq_maelm import hf
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.interop import compare_outputs
 from fairseq_maelm.interop.compare_outputs import comparison_batches
-from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.importing import run
-from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
+from fairseq_maelm.interop.importing import importer
+from fairseq_maelm.interop.importing.importer import import_model
 
 from . import sources
 from .test_families import load_file
@@ -65,7 +65,7 @@ def test_long_sequences_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(hf, "_checked_config", fused)
     monkeypatch.setattr(compare_outputs, "LENGTHS", (2048, 8192))
-    monkeypatch.setattr(run, "comparison_batches", lambda model, masks: comparison_batches(model, masks)[-1:])
+    monkeypatch.setattr(importer, "comparison_batches", lambda model, masks: comparison_batches(model, masks)[-1:])
     make, sizes = SIZES["ModernBERT-base"]
     imported = import_model(make(tmp_path / "source", **sizes), tmp_path / "imported")
     for each in imported.agreements:

@@ -8,8 +8,8 @@ import torch
 
 from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.checkpoints.plain_data import read_state
-from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, import_model
+from fairseq_maelm.interop.export.exporter import ExportSettings, export
+from fairseq_maelm.interop.importing.importer import CHECKPOINT_FILE, import_model
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 pytest.importorskip("transformers")

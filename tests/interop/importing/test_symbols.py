@@ -13,7 +13,7 @@ from fairseq.models.roberta import base_architecture
 
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.hf import open_pretrained
-from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.interop.importing.symbols import adjacent_tokenizer, kind_of_symbols
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE

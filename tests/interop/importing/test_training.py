@@ -9,7 +9,7 @@ from end_to_end.toy import run, write_corpus
 
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import read_state
-from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.interop.importing.importer import import_model
 
 from . import sources
 from .sources import transformers

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
+from fairseq_maelm.analysis.analysis_settings import ProbeSettings
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, chosen_layers
 from fairseq_maelm.analysis.folder import claimed, fingerprint_of
 from fairseq_maelm.analysis.probes.inputs import read_tasks
 from fairseq_maelm.analysis.probes.states import FrozenEncoder
 from fairseq_maelm.analysis.probes.tasks import Row, Task
-from fairseq_maelm.analysis.settings import ProbeSettings
 from fairseq_maelm.files.atomic import read_json, sha256_of, write_bytes, write_json
 
 logger = logging.getLogger(__name__)

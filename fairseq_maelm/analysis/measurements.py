@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from fairseq_maelm.analysis import theorem
+from fairseq_maelm.analysis.analysis_settings import CONDITIONS, AnalysisSettings
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, chosen_layers
 from fairseq_maelm.analysis.collect import Blocks, LayerGrams, TextBlocks, collect, model_inputs
 from fairseq_maelm.analysis.figures import Result, save_figures
 from fairseq_maelm.analysis.folder import MODELS_FOLDER, claimed, fingerprint_of
-from fairseq_maelm.analysis.settings import CONDITIONS, AnalysisSettings
 from fairseq_maelm.analysis.spectrum import compare_subspaces, effective_rank, singular_values
 from fairseq_maelm.data.blocks import TokenBlocks, split_files
 from fairseq_maelm.files.atomic import read_json, write_bytes, write_json

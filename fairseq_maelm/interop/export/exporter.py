@@ -26,9 +26,9 @@ from fairseq_maelm.interop.export.complete_folder import (
 from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.fairseq_roberta import CHECKPOINT_FILE as ROBERTA_FILE
 from fairseq_maelm.interop.export.fairseq_roberta import write_roberta
+from fairseq_maelm.interop.export.formats import FAIRSEQ_ROBERTA, MODEL_CODE, OUR_FORMAT, ExportSettings
 from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
 from fairseq_maelm.interop.export.model_card import CARD_OF_SOURCE, compared, model_card, training_section
-from fairseq_maelm.interop.export.settings import FAIRSEQ_ROBERTA, MODEL_CODE, OUR_FORMAT, ExportSettings
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, markers, open_source_tokenizer

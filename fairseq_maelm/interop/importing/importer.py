@@ -18,8 +18,8 @@ from fairseq_maelm.interop.compare_outputs import (
     comparison_batches,
 )
 from fairseq_maelm.interop.export.complete_folder import complete, complete_section
+from fairseq_maelm.interop.export.exporter import CARD_FILE, write_model
 from fairseq_maelm.interop.export.model_card import compared, model_card, table
-from fairseq_maelm.interop.export.run import CARD_FILE, write_model
 from fairseq_maelm.interop.export.target import choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.checkpoint import arguments_of, converted, fairseq_options
