@@ -27,7 +27,7 @@ WRONG = "## When something goes wrong"
 
 def written_pages() -> list[Path]:
     """Return the Markdown files of the repository that are pages."""
-    folders = ("docs/guides", "docs/results", "examples", "studies", "benchmarks", "fairseq_maelm/pretrained")
+    folders = ("docs", "examples", "studies", "benchmarks", "fairseq_maelm/pretrained")
     return sorted([*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))])
 
 
