@@ -131,7 +131,12 @@ class BatchDataset(FairseqDataset):
                 f"--max-tokens {max_tokens} is less than the {most} tokens of {self.largest_item}, which fits into no "
                 f"batch: give at least --max-tokens {most}, or {self.remedy}"
             )
-        return list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
+        if not len(indices):
+            return []
+        batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
+        # fairseq silently drops the end of the last batch if its size is not a multiple, even in validation.
+        remainder = indices[sum(map(len, batches)) :]
+        return [*batches, remainder] if len(remainder) else batches
 
     def collater(self, samples: Sequence[int]) -> dict[str, Any]:
         """Make a batch from item indices <int>[B]: ``id`` <int64>[B], ``nsentences`` and the result of ``collate``.

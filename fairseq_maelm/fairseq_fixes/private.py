@@ -28,6 +28,16 @@ def remember(cfg: Any, **options: Any) -> None:
             stored.given = given
 
 
+def recorded_updates(trainer: Any) -> int:
+    """Return the number of updates in the history of a loaded checkpoint, which it has also without optimizer state."""
+    return int(trainer._optim_history[-1]["num_updates"])
+
+
+def hours_before(trainer: Any) -> float:
+    """Return the hours of training that a loaded checkpoint has recorded, the same on all ranks."""
+    return float(trainer._previous_training_time) / 3600
+
+
 class WatchedBatches(EpochBatchIterator):
     """fairseq's batch iterator, with a hook that runs before the batches of an epoch are ordered."""
 

@@ -1,11 +1,11 @@
 """Keep freed memory in processes that train on a CPU, so that the next batch can use it again.
 
-Reason: glibc returns large freed blocks to the system and requests them again a moment later, and the system clears
-each page on its first use. A training step frees and allocates the same gigabytes again and again, which takes a tenth
-of its time or more. ``resuming`` applies the change when a run on a CPU looks for a checkpoint, for all tasks (also
-fairseq's own) and optimizers. If each batch is a single long sequence, all large blocks are returned instead: that
-takes a tenth more time and a sixth less memory. Programs that only load a model are not affected. The command ``maelm``
-also applies it. Test: tests/launch/test_memory.py.
+glibc returns large freed blocks to the system and requests them again a moment later, and the system clears each page
+on its first use. A training step frees and allocates the same gigabytes again and again, which takes a tenth of its
+time or more. ``fairseq_fixes.resuming`` calls ``choose_allocation`` when a run on a CPU looks for a checkpoint, for
+all tasks (also fairseq's own) and optimizers. If each batch is a single long sequence, all large blocks are returned
+instead: that takes a tenth more time and a sixth less memory. Programs that only load a model are not affected. The
+command ``maelm`` keeps freed memory from its start. Test: tests/launch/test_memory.py.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ def keep_freed_memory() -> bool:
     higher with a single long sequence.
     """
     library = changeable_allocator()
-    # Allocate large tensors on the heap, which only ``unused_memory`` trims; mallopt returns 1 on success.
+    # Allocate large tensors on the heap, which only ``malloc_trim`` trims; mallopt returns 1 on success.
     return library is not None and bool(library.mallopt(_M_MMAP_MAX, 0) and library.mallopt(_M_TRIM_THRESHOLD, -1))
 
 
@@ -59,6 +59,12 @@ def return_freed_memory() -> bool:
     # The first two are glibc's defaults; the command ``maelm`` has called ``keep_freed_memory`` before.
     settings = ((_M_MMAP_MAX, 2**16), (_M_TRIM_THRESHOLD, 2**17), (_M_MMAP_THRESHOLD, 2**20))
     return library is not None and all(library.mallopt(*each) for each in settings)
+
+
+def give_back_unused_memory() -> None:
+    """Return the pages of free heap blocks to the system, unless the user chose an allocator."""
+    if (library := changeable_allocator()) is not None:
+        library.malloc_trim(0)
 
 
 def choose_allocation(config: Any) -> None:

@@ -1,6 +1,6 @@
 """Record the checksums of a run's data and initial checkpoint, and refuse to continue the run with other ones.
 
-Reason: fairseq knows its data by their path. If another text or other labels are prepared at the same path, a resumed
+fairseq knows its data by their path. If another text or other labels are prepared at the same path, a resumed
 run goes on with them, at the position in the old data, and a complete run stays as it is.
 Test: tests/end_to_end/test_changed_inputs.py.
 """

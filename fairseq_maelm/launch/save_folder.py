@@ -1,4 +1,4 @@
-"""Choose the checkpoint from which a run starts. For the reason and the test, see ``resuming``."""
+"""Choose the checkpoint from which a run starts. For the reason, see ``start``."""
 
 import logging
 import math
@@ -13,7 +13,7 @@ from fairseq.file_io import PathManager
 
 from fairseq_maelm.checkpoints.integrity import find_damage
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state, reason_of, shown
+from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state, shown
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +23,13 @@ DEFAULT = "checkpoint_last.pt"
 
 # Progress values that fairseq uses unchecked: (table, name, largest absolute value); math.inf allows any float but NaN.
 _LARGEST = (
-    ("updates", "num_updates", 10**12),
+    ("optimizer_history", "num_updates", 10**12),
     ("train_iterator", "epoch", 10**6),
     ("train_iterator", "iterations_in_epoch", 10**12),
     ("train_iterator", "ranks", 10**6),
     ("train_iterator", "batches", 10**12),
-    ("extra", "previous_training_time", math.inf),
-    ("extra", "best", math.inf),
+    ("extra_state", "previous_training_time", math.inf),
+    ("extra_state", "best", math.inf),
     ("early_stopping", "best", math.inf),
     ("early_stopping", "num_runs", 10**6),
 )
@@ -62,16 +62,14 @@ def checkpoint_files(folder: Path, suffix: str) -> list[Path]:
 def read_progress(path: Path) -> Progress:
     """Read a checkpoint's progress but not its weights; raise a ValueError for files that are not checkpoints."""
     state = _read_to_continue(path)
-    try:
-        history = state["optimizer_history"]
-        last = history[-1]
-        updates, criterion, extra = int(last["num_updates"]), str(last["criterion_name"]), state["extra_state"]
-    except Exception as error:
-        raise ValueError(f"cannot be read as a checkpoint ({reason_of(error)})") from error
+    history = state.get("optimizer_history") or [{}]
+    last = history[-1] or {}
+    if not {"num_updates", "criterion_name"} <= last.keys():
+        raise ValueError("cannot be continued: it has no record of the progress")
     obstacle = "" if state.get("last_optimizer_state") is not None else "has no optimizer state"
-    if "train_iterator" not in extra:
+    if "train_iterator" not in (state.get("extra_state") or {}):
         obstacle = "has no position in the data"
-    return Progress(updates, criterion, obstacle, len(history))
+    return Progress(int(last["num_updates"]), str(last["criterion_name"]), obstacle, len(history))
 
 
 def read_run(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]] | None:
@@ -92,19 +90,35 @@ def read_run(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]] |
 def _read_to_continue(path: Path) -> Any:
     """Read a checkpoint, and raise a ValueError if its recorded progress has impossible values."""
     state = read_without_weights(path)
-    extra = state.get("extra_state") or {}
-    try:
-        tables = {"updates": (state.get("optimizer_history") or [{}])[-1], "extra": extra}
-        tables |= {name: extra.get(name) or {} for name in ("train_iterator", "early_stopping")}
-        values = [(name, tables[table].get(name, 1), most) for table, name, most in _LARGEST]
-    except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"cannot be continued: its record of the progress is damaged ({reason_of(error)})") from error
-    for name, value, most in values:
+    tables = _tables_of_progress(state)
+    for table, name, most in _LARGEST:
+        value = tables[table].get(name, 1)
         if torch.is_tensor(value) and value.dim() == 0:  # a sum over ranks is a tensor
             value = value.item()
         if type(value) not in ((int, float) if most == math.inf else (int,)) or not abs(value) <= most:
             raise ValueError(f"cannot be continued: its {name} is {shown(value)}, which is not a possible value")
     return state
+
+
+def _tables_of_progress(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tables with a checkpoint's progress; raise a ValueError if a part has another type."""
+
+    def part(table: dict[str, Any], name: str, kind: type = dict) -> Any:
+        value = table.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"cannot be continued: its {name} is {shown(value)}, which is not what fairseq saves")
+        return kind() if value is None else value
+
+    history, extra = part(state, "optimizer_history", list), part(state, "extra_state")
+    last = part({"history": history[-1]}, "history") if history else {}
+    for table, name in ((state, "last_optimizer_state"), (last, "lr_scheduler_state"), (extra, "metrics")):
+        part(table, name)
+    return {
+        "optimizer_history": last,
+        "extra_state": extra,
+        "train_iterator": part(extra, "train_iterator"),
+        "early_stopping": part(extra, "early_stopping"),
+    }
 
 
 def read_without_weights(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Copy the vocabulary, labels and settings that checkpoints need into the save folder.
 
-Reason: fairseq's checkpoints store the path of a data folder, but no vocabulary. On another machine, or without the
+fairseq's checkpoints store the path of a data folder, but no vocabulary. On another machine, or without the
 data, they cannot encode text; with data that has other labels, they silently predict wrong labels. Therefore the files
 from which a task is set up are copied into the save folder, under the same names as in the data folder.
 Test: tests/launch/test_setup_files.py, and tests/end_to_end/test_ema.py through the commands.

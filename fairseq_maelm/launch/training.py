@@ -130,7 +130,7 @@ def _everything_shown() -> Iterator[None]:
 
 def _replace(folder: Path) -> None:
     """Rename a nonempty save folder; fail if another process uses it."""
-    from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE  # imports fairseq
+    from fairseq_maelm.launch.start import LOCK_FILE  # imports fairseq
 
     if is_first_rank() and folder.is_dir() and any(folder.iterdir()):
         with FolderLock(folder / LOCK_FILE, "fairseq-train", folder):

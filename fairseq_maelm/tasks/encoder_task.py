@@ -8,10 +8,11 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.data import Dictionary, FairseqDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
-from fairseq.tasks import TASK_DATACLASS_REGISTRY, FairseqTask
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import II
 
 from fairseq_maelm.fairseq_fixes import mend_fairseq
+from fairseq_maelm.fairseq_fixes.batches import TaskOnUnevenRanks
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.launch.setup_files import VOCABULARY_FILES
 from fairseq_maelm.models.maelm import MaelmModel
@@ -28,7 +29,7 @@ class EncoderTaskConfig(FairseqDataclass):
     train_subset: str = II("dataset.train_subset")
 
 
-class EncoderTask(FairseqTask):
+class EncoderTask(TaskOnUnevenRanks):
     """A task with the vocabulary of pretraining, fairseq's dictionary with ``<mask>``."""
 
     name: str  # of the task and of its criterion
@@ -48,7 +49,7 @@ class EncoderTask(FairseqTask):
         self.dictionary = dictionary
         self.longest = longest
         # Splits that were opened for validation. fairseq's ``datasets`` has one entry for a split, so that a split to
-        # train on replaces itself there; see ``fairseq_fixes.validation``.
+        # train on replaces itself there; see ``fairseq_fixes.batches``.
         self.validated: dict[str, FairseqDataset] = {}
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:

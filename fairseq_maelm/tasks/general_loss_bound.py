@@ -5,7 +5,7 @@ from typing import Any
 
 from fairseq.logging import metrics
 
-from fairseq_maelm.fairseq_fixes.lasting_meters import lasting
+from fairseq_maelm.launch.start import lasting
 
 logger = logging.getLogger(__name__)
 

@@ -73,7 +73,7 @@ def test_private_names_stand_in_fairseq_fixes() -> None:
     assert len(files) == count_package_files() > 0
     found = {relative(path): uses(parse(path), of_fairseq) for path in files}
     in_fixes = {path for path in found if "/fairseq_fixes/" in path and found[path]}
-    assert {Path(path).name for path in in_fixes} >= {"private.py", "resuming.py"}
+    assert {Path(path).name for path in in_fixes} >= {"private.py", "loading.py"}
     others = {path: names for path, names in found.items() if names and path not in in_fixes}
     assert not others, others
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairseq_maelm.data.batches import BatchDataset, order_by_length
 
@@ -47,6 +49,23 @@ def test_batches_are_made_of_indices():
     batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=36)
     assert np.concatenate(batches).tolist() == dataset.ordered_indices().tolist()
     assert max(len(each) * 2 * SIZES[each].max() for each in batches) <= 36
+
+
+@given(
+    st.lists(st.integers(1, 40), max_size=100),
+    st.one_of(st.none(), st.integers(40, 400)),
+    st.one_of(st.none(), st.integers(1, 30)),
+    st.sampled_from([1, 2, 3, 8, 64]),
+)
+def test_batches_hold_every_index_once_in_order(sizes, max_tokens, max_sentences, multiple):
+    """Also those that fairseq's own function drops."""
+    sizes = np.array(sizes, dtype=np.int64)
+    indices = np.random.default_rng(len(sizes)).permutation(len(sizes))
+    batches = Dataset(sizes, "shortest").batch_by_size(indices, max_tokens, max_sentences, multiple)
+    assert [int(index) for batch in batches for index in batch] == indices.tolist()
+    for batch in batches:
+        assert 0 < len(batch) <= (max_sentences or len(sizes))
+        assert max(sizes[index] for index in batch) * len(batch) <= (max_tokens or np.inf)
 
 
 def test_an_item_that_fits_into_no_batch_is_told_with_what_to_do():

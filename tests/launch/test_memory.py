@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairseq_maelm.fairseq_fixes import resuming, unused_memory
+from fairseq_maelm.fairseq_fixes import processes, resuming
 from fairseq_maelm.launch import memory
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
@@ -97,8 +97,7 @@ def test_a_training_on_a_cpu_keeps_freed_memory_unless_sequences_are_long(
 HOLES = """
 import numpy, resource
 from pathlib import Path
-from fairseq_maelm.launch.memory import keep_freed_memory
-from fairseq_maelm.fairseq_fixes.unused_memory import give_back_unused_memory
+from fairseq_maelm.launch.memory import give_back_unused_memory, keep_freed_memory
 keep_freed_memory()
 def show():
     print(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20)
@@ -126,11 +125,11 @@ def test_holes_are_given_back_every_two_minutes(
     monkeypatch: pytest.MonkeyPatch, device: str, seconds: int, calls: int
 ) -> None:
     called: list[str] = []
-    monkeypatch.setattr(unused_memory, "_given_back", 0.0)
-    monkeypatch.setattr(unused_memory, "time", SimpleNamespace(monotonic=lambda: float(seconds)))
-    monkeypatch.setattr(unused_memory, "give_back_unused_memory", lambda: called.append("given back"))
-    monkeypatch.setattr(unused_memory, "_set_num_updates", lambda trainer, updates: called.append(str(updates)))
+    monkeypatch.setattr(processes, "_given_back", 0.0)
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: float(seconds)))
+    monkeypatch.setattr(processes, "give_back_unused_memory", lambda: called.append("given back"))
+    monkeypatch.setattr(processes, "_set_num_updates", lambda trainer, updates: called.append(str(updates)))
     trainer = SimpleNamespace(device=SimpleNamespace(type=device))
     for updates in (7, 8):
-        unused_memory._count_update(trainer, updates)
+        processes._count_update(trainer, updates)
     assert called == ["7", *["given back"] * calls, "8"]

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 import fairseq_maelm
 from fairseq_maelm import cli
 from fairseq_maelm.commands.pretrain import _setting
-from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE
+from fairseq_maelm.launch.start import LOCK_FILE
 from fairseq_maelm.launch.training import _refuse_another_run, after_interrupt, different_settings
 
 

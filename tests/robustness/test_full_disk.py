@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from support import files_of_at_most
 
-from fairseq_maelm.fairseq_fixes import checkpoint_files
+from fairseq_maelm.fairseq_fixes import saving
 from robustness.commands import GOOD
 from robustness.world import Answer, World
 
@@ -25,7 +25,7 @@ SIZES = [("prepare corpus", 40), *((command, 40 if command in SMALL else 5000) f
 @pytest.mark.parametrize(("command", "size"), SIZES)
 def test_a_full_disk(command: str, size: int, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.remove_new()
-    monkeypatch.setattr(checkpoint_files, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(saving, "_PAUSE_SECONDS", 0)
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
         with files_of_at_most(size), pytest.raises(Answer) as caught:

@@ -1,9 +1,8 @@
 """Suppress useless or wrong log lines and warnings at the start of fairseq's training.
 
-Reason: fairseq treats all absent parameters (``bias=None``) as one shared parameter, and logs a line for each of them.
-It logs four lines whenever it makes batches, and causes warnings in other libraries that users of fairseq-train cannot
-avoid.
-Test: tests/fairseq_fixes/test_log_noise.py.
+fairseq treats all absent parameters (``bias=None``) as one shared parameter, and logs a line for each of them. It logs
+four lines whenever it makes batches, and causes warnings in other libraries that users of fairseq-train cannot avoid.
+Test: tests/fairseq_fixes/test_log.py.
 """
 
 import logging
@@ -12,7 +11,7 @@ import warnings
 import torch
 from fairseq import trainer
 
-from fairseq_maelm.fairseq_fixes.replacements import replaces
+from fairseq_maelm.fairseq_fixes.patches import changes, replaces
 
 # Patterns for the start of warnings: from Hydra about fairseq's use of Hydra, from torch about loaders and autocast.
 _WARNINGS = (
@@ -23,7 +22,11 @@ _WARNINGS = (
 )
 
 
-@replaces(trainer, "_catalog_shared_params")
+@replaces(
+    trainer,
+    "_catalog_shared_params",
+    why="the log says that biases which do not exist are shared, a line for each layer",
+)
 def _find_shared(model: torch.nn.Module) -> list[list[str]]:
     """Return lists of names, one for each parameter with several names; absent biases are ignored."""
     names: dict[torch.nn.Parameter, list[str]] = {}
@@ -32,7 +35,13 @@ def _find_shared(model: torch.nn.Module) -> list[list[str]]:
     return [each for each in names.values() if len(each) > 1]
 
 
-def leave_out_noise() -> None:
+@changes(
+    "loggers of `fairseq_task` and `utils`, filters of `warnings`",
+    why="details about batches, and warnings about fairseq's use of Hydra and torch, hide the lines that matter",
+    acts_on="log lines and warnings of the process",
+    upstream="in part: by mending what is warned of",
+)
+def _leave_out_noise() -> None:
     """Silence fairseq's details about batches and the known warnings."""
     logging.getLogger("fairseq.tasks.fairseq_task").setLevel(logging.WARNING)
     logging.getLogger("fairseq.utils").addFilter(lambda record: "has already been imported" not in record.getMessage())

@@ -1,11 +1,14 @@
-"""The running average of the weights, ``--store-ema``, for models with integer entries in their state dict.
+"""Updates under --amp, and the running average of the weights, --store-ema.
 
-Reason: fairseq multiplies every entry of the state dict by the decay. For integers, such as the settings in our models'
-state dicts, the first update raises an exception; weights with two names, such as RoBERTa's embeddings, decay twice.
-With --store-ema, a checkpoint without an average can be neither continued nor fine-tuned, because fairseq deletes the
-weights before it reads them. Fine-tuning would continue the average from pretraining, and a resumed run would restart
-the update count for ``--ema-update-freq`` at 0.
-Test: tests/end_to_end/test_ema.py.
+With --amp, fairseq undoes the loss scale to clip gradients, but makes the update through another object, for which
+torch undoes it again. Adam tolerates this only as long as gradients are larger than its epsilon: with epsilon 1e-6 and
+a scale that has grown to 65,536, weights hardly change.
+
+To average, fairseq multiplies every entry of the state dict by the decay. For integers, such as the settings in our
+models' state dicts, the first update raises an exception; weights with two names, such as RoBERTa's embeddings, decay
+twice. Fine-tuning would continue the average from pretraining, and a resumed run would restart the update count for
+``--ema-update-freq`` at 0.
+Tests: tests/fairseq_fixes/test_updates.py, tests/end_to_end/test_ema.py.
 """
 
 import functools
@@ -14,16 +17,35 @@ from typing import Any
 
 import torch
 from fairseq.models.ema.ema import EMA
+from fairseq.optim import AMPOptimizer
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.replacements import replaces
+from fairseq_maelm.fairseq_fixes.patches import replaces
 
 logger = logging.getLogger(__name__)
 
 _load_checkpoint = Trainer.load_checkpoint
 
 
-@replaces(EMA, "_step_internal")
+@replaces(
+    AMPOptimizer,
+    "step",
+    why="gradients are divided by the loss scale twice: once the scale has grown, weights hardly change",
+    acts_on="runs with --amp",
+)
+def _step(self: AMPOptimizer) -> None:
+    """Make an update, unless a gradient is infinite, and adapt the scale."""
+    # ``clip_grad_norm`` has undone the scale for this same object.
+    self.scaler.step(self.optimizer)
+    self.scaler.update()
+
+
+@replaces(
+    EMA,
+    "_step_internal",
+    why="the first update fails for a model with integers in its state dict; weights with two names decay twice",
+    acts_on="runs with --store-ema",
+)
 def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
     """Update the average with a model's weights; integers are copied."""
     own = self.model.state_dict()
