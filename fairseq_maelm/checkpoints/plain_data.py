@@ -46,7 +46,7 @@ def shown(value: Any) -> str:
     """Format a value for a message as one line of at most 60 printable ASCII characters."""
     try:
         text = ascii(value)
-    except Exception:  # nested too deeply
+    except RecursionError:
         text = type(value).__name__
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -79,17 +79,15 @@ def load_plain(path: Path, mapped: bool = False) -> Any:
     Raises:
         CheckpointError: the file is damaged, or has any other content; the message is one line.
     """
+    allow_namespaces()
+    if damage := find_danger(path) if mapped else find_damage(path):
+        raise CheckpointError(f"{path} {damage}")
+    # Files of torch before 1.6 cannot be mapped.
+    mmap = mapped and zipfile.is_zipfile(path)
     try:
-        allow_namespaces()
-        damage = find_danger(path) if mapped else find_damage(path)
-        # Files of torch before 1.6 cannot be mapped.
-        mmap = mapped and zipfile.is_zipfile(path)
-        state = None if damage else torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # a damaged or hostile file can raise any exception
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason_of(error)}") from None
-    if damage:
-        raise CheckpointError(f"{path} {damage}")
-    return state
 
 
 def _read_folder(path: Path) -> dict[str, Any]:

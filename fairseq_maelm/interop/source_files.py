@@ -156,25 +156,30 @@ def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | Non
     if path is None:
         return None
     read_regular(path)
-    try:
-        from safetensors.torch import load_file
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-        tensors = load_file(path)
-        found: dict[str, dict[str, Any]] = {"file": {}, "weight": {}}
-        for name, tensor in tensors.items():
-            kind, _, rest = name.partition(":")
-            if rest:
-                found[kind][rest] = tensor.numpy().tobytes() if kind == "file" else tensor.float()
-        order = tensors["order"]
-        names = {name for name in found["file"] if not _MODULE_FILE.fullmatch(name)}
-        known = names <= {CONFIG_FILE, FACTS_FILE, SOURCE_CARD, *_OTHER_FILES} and found["weight"].keys() <= {
-            *_KEPT_WEIGHTS
-        }
-        if not known or not torch.equal(order.sort().values, torch.arange(len(order))):
-            raise ValueError("its content is not what maelm import writes")
-        source = SourceFiles(order, int(tensors["vocabulary"]), found["file"], found["weight"])
-        if CONFIG_FILE in source.files and source.config["model_type"] not in FAMILIES:
-            raise ValueError(f"its model type {source.config['model_type']!r} is not one that maelm import knows")
-    except Exception as error:  # errors of the library are of all kinds
+    try:
+        source = _source_of(load_file(path))
+    except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): copy it from the folder of the import") from error
     return source if source.vocabulary == vocabulary else None
+
+
+def _source_of(tensors: dict[str, Tensor]) -> SourceFiles:
+    """Return a source from the tensors of ``SOURCE_FILE``; raise a ValueError for other tensors."""
+    files = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("file:")}
+    weights = {name[7:]: tensor.float() for name, tensor in tensors.items() if name.startswith("weight:")}
+    order, vocabulary = tensors.get("order"), tensors.get("vocabulary")
+    names = {name for name in files if not _MODULE_FILE.fullmatch(name)}
+    known = names <= {CONFIG_FILE, FACTS_FILE, SOURCE_CARD, *_OTHER_FILES} and weights.keys() <= {*_KEPT_WEIGHTS}
+    known = known and all(tensor.dtype == torch.uint8 for tensor in files.values())
+    if not known or order is None or vocabulary is None or vocabulary.numel() != 1 or order.dim() != 1:
+        raise ValueError("its content is not what maelm import writes")
+    if not torch.equal(order.sort().values, torch.arange(len(order))):
+        raise ValueError("its content is not what maelm import writes")
+    contents = {name: tensor.numpy().tobytes() for name, tensor in files.items()}
+    source = SourceFiles(order, int(vocabulary), contents, weights)
+    if CONFIG_FILE in source.files and source.config.get("model_type") not in FAMILIES:
+        raise ValueError(f"its model type {source.config.get('model_type')!r} is not one that maelm import knows")
+    return source

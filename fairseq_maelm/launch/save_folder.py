@@ -35,6 +35,9 @@ _LARGEST = (
 )
 
 
+_NO_PROGRESS = "cannot be continued: it has no complete record of the progress"
+
+
 class Progress(NamedTuple):
     """The progress that a checkpoint has recorded."""
 
@@ -62,14 +65,13 @@ def checkpoint_files(folder: Path, suffix: str) -> list[Path]:
 def read_progress(path: Path) -> Progress:
     """Read a checkpoint's progress but not its weights; raise a ValueError for files that are not checkpoints."""
     state = _read_to_continue(path)
-    history = state.get("optimizer_history") or [{}]
-    last = history[-1] or {}
+    last = state["optimizer_history"][-1]
     if not {"num_updates", "criterion_name"} <= last.keys():
-        raise ValueError("cannot be continued: it has no record of the progress")
+        raise ValueError(_NO_PROGRESS)
     obstacle = "" if state.get("last_optimizer_state") is not None else "has no optimizer state"
-    if "train_iterator" not in (state.get("extra_state") or {}):
+    if "train_iterator" not in state["extra_state"]:
         obstacle = "has no position in the data"
-    return Progress(int(last["num_updates"]), str(last["criterion_name"]), obstacle, len(history))
+    return Progress(int(last["num_updates"]), str(last["criterion_name"]), obstacle, len(state["optimizer_history"]))
 
 
 def read_run(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]] | None:
@@ -87,8 +89,8 @@ def read_run(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]] |
     return None
 
 
-def _read_to_continue(path: Path) -> Any:
-    """Read a checkpoint, and raise a ValueError if its recorded progress has impossible values."""
+def _read_to_continue(path: Path) -> dict[str, Any]:
+    """Read a checkpoint, and raise a ValueError if its recorded progress is damaged or has impossible values."""
     state = read_without_weights(path)
     tables = _tables_of_progress(state)
     for table, name, most in _LARGEST:
@@ -100,25 +102,35 @@ def _read_to_continue(path: Path) -> Any:
     return state
 
 
+def _read_to_begin(path: Path) -> None:
+    """Raise a ValueError if fairseq cannot begin a run with a checkpoint's weights."""
+    _tables_of_progress(read_without_weights(path))
+
+
 def _tables_of_progress(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables with a checkpoint's progress; raise a ValueError if a part has another type."""
+    """Return the tables with a checkpoint's progress.
 
-    def part(table: dict[str, Any], name: str, kind: type = dict) -> Any:
-        value = table.get(name)
-        if value is not None and not isinstance(value, kind):
-            raise ValueError(f"cannot be continued: its {name} is {shown(value)}, which is not what fairseq saves")
-        return kind() if value is None else value
-
-    history, extra = part(state, "optimizer_history", list), part(state, "extra_state")
-    last = part({"history": history[-1]}, "history") if history else {}
+    Raises:
+        ValueError: a part that fairseq uses unchecked is missing or has another type.
+    """
+    history = _part(state, "optimizer_history", list)
+    last = _part({"last update": history[-1]}, "last update") if history else {}
+    extra = _part(state, "extra_state")
+    iterator, stopping = _part(extra, "train_iterator"), _part(extra, "early_stopping")
     for table, name in ((state, "last_optimizer_state"), (last, "lr_scheduler_state"), (extra, "metrics")):
-        part(table, name)
-    return {
-        "optimizer_history": last,
-        "extra_state": extra,
-        "train_iterator": part(extra, "train_iterator"),
-        "early_stopping": part(extra, "early_stopping"),
-    }
+        _part(table, name)
+    # fairseq once had the best loss in place of the schedule's state.
+    has_schedule = "lr_scheduler_state" in last or "best_loss" in last
+    if not has_schedule or "extra_state" not in state or ("train_iterator" in extra and "epoch" not in iterator):
+        raise ValueError(_NO_PROGRESS)
+    return {"optimizer_history": last, "extra_state": extra, "train_iterator": iterator, "early_stopping": stopping}
+
+
+def _part(table: dict[str, Any], name: str, kind: type = dict) -> Any:
+    value = table.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"cannot be continued: its {name} is {shown(value)}, which is not what fairseq saves")
+    return kind() if value is None else value
 
 
 def read_without_weights(path: Path) -> dict[str, Any]:
@@ -139,7 +151,7 @@ def whole_or_refused(path: Path, option: str) -> None:
     if path.name == CHECKPOINT_FILE:
         read_state(path)
     elif damage := find_damage(path) or _unreadable(
-        path, _read_to_continue if option == "--restore-file" else read_without_weights
+        path, _read_to_continue if option == "--restore-file" else _read_to_begin
     ):
         raise ValueError(f"{option} {path} {damage}")
 

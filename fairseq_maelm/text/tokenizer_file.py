@@ -39,18 +39,18 @@ def open_tokenizer_file(path: Path, roles: Container[int] | None = None) -> Any:
     content = read_regular(path)
     state = parse_json(content, path)
     try:
-        for name in _STEPS:
-            _check_steps(list(_steps(state.get(name))), f"{path}: its {name}")
-        if roles is None:
-            return Tokenizer.from_str(content.decode("utf-8"))
-        unknown = state["model"].get("unk_token")
-        for token in state["added_tokens"]:
-            token["special"] &= token["id"] in roles or token["content"] == unknown
-        return Tokenizer.from_str(json.dumps(state))
-    except CorpusError:
-        raise
+        tokenizer = Tokenizer.from_str(content.decode("utf-8"))
     except Exception as error:  # the library raises no other class of errors
         raise CorpusError(f"{path} cannot be read as a tokenizer ({error})") from error
+    # The library has checked the types of all parts.
+    for name in _STEPS:
+        _check_steps(list(_steps(state.get(name))), f"{path}: its {name}")
+    if roles is None:
+        return tokenizer
+    unknown = state["model"].get("unk_token")
+    for token in state["added_tokens"]:
+        token["special"] &= token["id"] in roles or token["content"] == unknown
+    return Tokenizer.from_str(json.dumps(state))
 
 
 def encode_text(tokenizer: Any, text: str) -> Any:

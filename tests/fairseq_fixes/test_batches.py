@@ -24,6 +24,7 @@ from fairseq.trainer import Trainer
 
 import fairseq_maelm
 from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.fairseq_fixes import batches
 from fairseq_maelm.fairseq_fixes.batches import TaskOnUnevenRanks
 from fairseq_maelm.launch.options import parse_training
 
@@ -49,6 +50,15 @@ def test_a_rank_without_a_batch_adds_nothing() -> None:
     with metrics.aggregate(new_root=True) as meters:
         task.reduce_metrics(outputs, Counting())
     assert meters.get_smoothed_values()["examples"] == 2
+
+
+def test_other_tasks_train_as_in_fairseq(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(batches, "_train_step", lambda trainer, samples, raise_oom: seen.append(samples))
+    for task in (FairseqTask(None), TaskOnUnevenRanks(None)):
+        for is_fsdp in (False, True):
+            Trainer.train_step(SimpleNamespace(task=task, is_fsdp=is_fsdp), ["a batch", {}])
+    assert seen == [["a batch", {}], ["a batch", {}], ["a batch"], [{}, "a batch"]]
 
 
 def test_dummy_batches_of_sharded_models_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,16 @@
 """A resumed run reads the rest of an epoch, with any number of ranks and any batch size."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from fairseq.data.iterators import EpochBatchIterator
+from fairseq.trainer import Trainer
 
 import fairseq_maelm
+from fairseq_maelm.fairseq_fixes import resuming
 
 fairseq_maelm.register()
 ITEMS = 46
@@ -63,3 +66,15 @@ def test_other_batches_continue_at_the_same_fraction(size: int, number: int) -> 
 def test_a_state_of_fairseq_alone_counts_batches_of_each_rank() -> None:
     state = {"version": 2, "epoch": 1, "iterations_in_epoch": 5, "shuffle": True}
     assert len(list(rest(2, state))) == ITEMS - 20
+
+
+@pytest.mark.parametrize("error", [AssertionError("Criterion does not match\n"), ValueError("not that of adam")])
+def test_the_state_of_another_run_is_refused_in_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an error of the program is not taken for one of the checkpoint."""
+    errors = [KeyError("a name"), error]
+    monkeypatch.setattr(resuming, "load_with_average", lambda trainer, path: (_ for _ in ()).throw(errors.pop()))
+    said = f"fairseq-train: error: training cannot continue from a.pt ({type(error).__name__}: {str(error).strip()})"
+    with pytest.raises(SystemExit, match=f"^{re.escape(said)}$"):
+        Trainer.load_checkpoint(object(), "a.pt")
+    with pytest.raises(KeyError):
+        Trainer.load_checkpoint(object(), "a.pt")

@@ -1,6 +1,7 @@
 """The choice of the file from which a run starts; tests/end_to_end/test_save_folder.py shows it through the command."""
 
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ def save(path: Path, updates: int, criterion: str = CRITERION, **changes: Any) -
     state = {
         "model": {"weight": torch.randn(300)},
         "last_optimizer_state": {"step": updates},
-        "optimizer_history": [{"criterion_name": criterion, "num_updates": updates}],
+        "optimizer_history": [{"criterion_name": criterion, "num_updates": updates, "lr_scheduler_state": {}}],
         "extra_state": {"train_iterator": {"epoch": 1}},
         **changes,
     }
@@ -78,7 +79,7 @@ def test_the_newest_whole_checkpoint_takes_its_place(folder, caplog, damage):
 
 def test_checkpoints_from_before_a_reset_come_last(folder):
     """After --reset-optimizer the updates begin at 0 again, and fairseq's history goes on."""
-    history = [{"criterion_name": CRITERION, "num_updates": updates} for updates in (15, 3)]
+    history = [{"criterion_name": CRITERION, "num_updates": updates, "lr_scheduler_state": {}} for updates in (15, 3)]
     (folder / "checkpoint_last.pt").unlink()
     save(folder / "checkpoint_best.pt", 3, optimizer_history=history)
     assert start(folder)[0] == str(folder / "checkpoint_best.pt")
@@ -138,6 +139,22 @@ def test_the_last_checkpoint_by_its_path_is_this_one_or_none(folder, tmp_path):
     Path(last).unlink()
     with pytest.raises(ValueError, match=r"there is no checkpoint_last\.pt .* --restore-file names this file"):
         start(folder, restore_file=last)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"last_optimizer_state": [1]}, "last_optimizer_state is [1]"),
+        ({"extra_state": {"metrics": "many"}}, "metrics is 'many'"),
+        ({"optimizer_history": ["first"]}, "last update is 'first'"),
+        ({"optimizer_history": [{"lr_scheduler_state": 3}]}, "lr_scheduler_state is 3"),
+    ],
+)
+def test_parts_of_another_type_are_refused(tmp_path, changes, told):
+    """Other values are in tests/robustness/cases.py."""
+    named = save(tmp_path / "pretrained" / "checkpoint_best.pt", 100, **changes)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(named))} cannot be continued: its {re.escape(told)}, which"):
+        start(tmp_path / "new", restore_file=str(named))
 
 
 @pytest.mark.parametrize("option", ["restore_file", "finetune_from_model"])
