@@ -12,7 +12,6 @@ Test: tests/fairseq_fixes/test_saving.py.
 import copy
 import functools
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -86,19 +85,6 @@ def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
 @functools.wraps(_save_checkpoint)
 def _save_except_after_crash(self: Trainer, filename: str, extra_state: Any) -> Any:
     return None if os.path.basename(filename) == "crash.pt" else _save_checkpoint(self, filename, extra_state)
-
-
-@replaces(
-    checkpoint_utils,
-    "verify_checkpoint_directory",
-    why="a file of the name dummy in the save folder is deleted, and one of two runs that start there may fail",
-)
-def verify_folder(save_dir: str) -> None:
-    """Create the save folder and test whether it is writable; unlike in fairseq, the test file's name is unique."""
-    if not os.path.exists(save_dir):
-        os.makedirs(save_dir, exist_ok=True)
-    with tempfile.TemporaryFile(dir=save_dir):
-        return
 
 
 def _without_numpy(state: Any) -> Any:

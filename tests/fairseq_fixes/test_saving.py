@@ -105,15 +105,6 @@ def test_a_save_that_failed_twice_is_repeated_in_an_empty_file(folder, monkeypat
     assert torch.load(folder / LAST)["run"] == 2
 
 
-def test_the_folder_is_made_and_tried_without_a_name_in_it(tmp_path):
-    folder = tmp_path / "new" / "runs"
-    checkpoint_utils.verify_checkpoint_directory(str(folder))
-    assert names(folder) == []
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(NotADirectoryError, match="file"):
-        checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "file"))
-
-
 def test_numbers_become_python_s_and_meters_of_arrays_are_left_out(tmp_path: Path) -> None:
     metrics.reset()
     with metrics.aggregate("valid"):
