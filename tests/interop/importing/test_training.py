@@ -82,28 +82,22 @@ def test_a_published_encoder_is_adapted_without_masks(tmp_path: Path) -> None:
     for name in ("adapted", "still"):
         export = ["maelm", "export", "--checkpoint", tmp_path / name, "--output", tmp_path / "stock" / name]
         assert "verified" in run(export)
-    theirs, adapted, same = (
-        transformers.AutoModel.from_pretrained(place)
-        for place in (folder, tmp_path / "stock" / "adapted", tmp_path / "stock" / "still")
-    )
-    assert (
-        type(theirs) is type(adapted)
-        and adapted.config.to_dict().items()
-        >= {
-            name: value
-            for name, value in theirs.config.to_dict().items()
-            if name not in ("architectures", "_name_or_path", "dtype", "torch_dtype", "transformers_version")
-        }.items()
-    )
+    assert_same_but_adapted(folder, tmp_path / "stock" / "adapted", tmp_path / "stock" / "still")
+
+
+def assert_same_but_adapted(source: Path, adapted_folder: Path, same_folder: Path) -> None:
+    """Exports have the source's class, configuration and tokenizer; only one of them has its weights."""
+    theirs, adapted, same = map(transformers.AutoModel.from_pretrained, (source, adapted_folder, same_folder))
+    not_compared = ("architectures", "_name_or_path", "dtype", "torch_dtype", "transformers_version")
+    settings = {name: value for name, value in theirs.config.to_dict().items() if name not in not_compared}
+    assert type(theirs) is type(adapted) and adapted.config.to_dict().items() >= settings.items()
     weights = {name: weight for name, weight in theirs.state_dict().items() if not name.startswith("pooler.")}
     assert_equal(weights, same.state_dict())
     assert not torch.equal(adapted.get_input_embeddings().weight, theirs.get_input_embeddings().weight)
-    one, other = (
-        transformers.AutoTokenizer.from_pretrained(place) for place in (folder, tmp_path / "stock" / "adapted")
-    )
+    one, other = map(transformers.AutoTokenizer.from_pretrained, (source, adapted_folder))
     assert one("The sailor rows.", "An old rope.") == other("The sailor rows.", "An old rope.")
     for file in ("tokenizer.json", "tokenizer_config.json"):
-        assert (tmp_path / "stock" / "adapted" / file).read_bytes() == (folder / file).read_bytes()
+        assert (adapted_folder / file).read_bytes() == (source / file).read_bytes()
 
 
 def test_continued_pretraining_refuses_what_does_not_fit(tmp_path: Path) -> None:
