@@ -14,8 +14,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 
-from fairseq_maelm.launch.options import USER_DIR, Machine, words_of
+from fairseq_maelm.launch.command_line import words_of
+from fairseq_maelm.launch.machine import Machine
 from fairseq_maelm.models.config import complete_config
+from fairseq_maelm.options import USER_DIR
 from fairseq_maelm.sweep.log import log_records
 
 # The paper's optimizer; saved and validated by updates alone, for an epoch of a small text is over in seconds.

@@ -17,9 +17,10 @@ from sklearn.pipeline import make_pipeline
 import fairseq_maelm
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.optional_imports import import_pyplot
-from fairseq_maelm.launch.options import USER_DIR, Machine, words_of
+from fairseq_maelm.launch.command_line import words_of
+from fairseq_maelm.launch.machine import Machine
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
-from fairseq_maelm.options import CommandParser, number
+from fairseq_maelm.options import USER_DIR, CommandParser, number
 from fairseq_maelm.sweep.folder import sweep_folder
 from fairseq_maelm.sweep.jobs import Job, read_json
 from fairseq_maelm.sweep.log import log_records, training_seconds

@@ -9,24 +9,14 @@ from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.doubtful_results import warn_about_training
 from fairseq_maelm.finetuning.kinds import kinds
-from fairseq_maelm.launch.options import (
-    OF_MACHINE,
-    add_machine_arguments,
-    configuration_of,
-    count_gpus,
-    machine_of,
-    names_in,
-    recipe_type,
-)
-from fairseq_maelm.launch.recipes import OWNED, RECIPES, SEARCHED, read_recipe
+from fairseq_maelm.launch.machine import add_machine_arguments, count_gpus, machine_of
+from fairseq_maelm.launch.recipes import SEARCHED, FineTuningRecipe, read_recipe, recipe_names, recipe_type
 from fairseq_maelm.launch.screen import is_first_rank
 from fairseq_maelm.launch.training import add_run_arguments, after_interrupt, end_training, start_training
-from fairseq_maelm.options import UsageError, add_output, existing_path, number
+from fairseq_maelm.options import add_output, existing_path, number
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
-
-_OWNED = {**OWNED, **OF_MACHINE, "maximize-best-checkpoint-metric": "--metric", "patience": "--patience"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser, "pretrained checkpoint, or any other checkpoint with an encoder")
     add_output(parser, "folder for the new checkpoints and the log")
     parser.add_argument(
-        "--recipe", type=recipe_type(RECIPES), metavar="NAME",
-        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: the recipe for the kind of task)",
+        "--recipe", type=recipe_type(FineTuningRecipe), metavar="NAME",
+        help=f"a YAML file, or one of {', '.join(recipe_names(FineTuningRecipe))} (default: the recipe for the kind of "
+        "task)",
     )  # fmt: skip
     group = parser.add_argument_group("settings that override the recipe")
     for name, metavar, text in (
@@ -84,42 +75,11 @@ def run(args: argparse.Namespace) -> None:
         FileNotFoundError: the task is not a prepared folder.
         ValueError: the task, the checkpoint and the recipe do not fit together.
     """
-    # Imports torch and fairseq.
-    from fairseq_maelm.launch.finetuning import (
-        count_updates,
-        rate_for_width,
-        read_encoder,
-        run_options,
-        train_words,
-    )
+    from fairseq_maelm.launch.finetuning import RUN_OWNED, run_words  # imports torch and fairseq
 
     machine = machine_of(count_gpus(args.gpus, 1, args.dry_run), args.precision)
-    recipe = read_recipe(args.recipe or Path(default_recipe(args.task)))
-    encoder = read_encoder(args.checkpoint)
-    setting = dict(recipe.setting)
-    if args.recipe is None:
-        setting["lr"] = rate_for_width(setting["lr"], encoder.options["encoder-embed-dim"])
-    for name in SEARCHED:
-        value = getattr(args, name.replace("-", "_"))
-        if value is not None:
-            setting[name] = value
-    recipe.metric = args.metric or recipe.metric
-    size, share = int(setting.pop("batch-size")), max(1, machine.gpus)
-    if size % share:
-        raise UsageError(f"--batch-size {size} must be a multiple of --gpus {share}")
-
-    def words(updates_per_epoch: int) -> list[str]:
-        options = run_options(recipe, encoder, setting, updates_per_epoch)
-        options |= {"batch-size": size // share, "finetune-from-model": args.checkpoint, "seed": args.seed}
-        options |= {"patience": args.patience} if args.patience else {}
-        if args.class_weights is not None:
-            if recipe.options.get("criterion") != "maelm_sentences":
-                raise UsageError(f"--class-weights is for tables of texts and labels, but {args.task} is none: omit it")
-            options["class-weights"] = args.class_weights
-        return [*train_words(options, args.task, args.output, machine), *args.fairseq_options]
-
-    counted = count_updates(configuration_of(words(1)[1:]), [size], encoder)
-    start_training(words(counted.updates_per_epoch[size]), args, f"fine-tuning on {args.task}", _OWNED)
+    recipe = read_recipe(args.recipe or Path(default_recipe(args.task)), FineTuningRecipe)
+    start_training(run_words(args, recipe, machine), args, f"fine-tuning on {args.task}", RUN_OWNED)
     if is_first_rank() and not args.dry_run:
         warn_about_training(args.output, args.task)
     end_training(args, ["predict", "FILE", "--checkpoint", args.output])

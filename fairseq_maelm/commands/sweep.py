@@ -7,8 +7,9 @@ import signal
 import sys
 from typing import Any
 
-from fairseq_maelm.launch.options import add_precision, machine_of, number_if_it_is_one, recipe_type
-from fairseq_maelm.launch.recipes import RECIPES, read_recipes
+from fairseq_maelm.launch.command_line import number_if_it_is_one
+from fairseq_maelm.launch.machine import add_precision, machine_of
+from fairseq_maelm.launch.recipes import FineTuningRecipe, read_recipes, recipe_type
 from fairseq_maelm.options import add_output, existing_path, named, number
 from fairseq_maelm.sweep.folder import sweep_folder
 from fairseq_maelm.sweep.log import is_divergence
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "after an interruption, and later commands can add recipes, checkpoints, seeds and values to the folder."
     )
     parser.add_argument(
-        "recipes", nargs="+", type=recipe_type(RECIPES), metavar="RECIPE",
+        "recipes", nargs="+", type=recipe_type(FineTuningRecipe), metavar="RECIPE",
         help="YAML files, or names of the package's recipes, one for each task",
     )  # fmt: skip
     parser.add_argument(

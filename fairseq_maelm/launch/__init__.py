@@ -1,1 +1,1 @@
-"""Start fairseq-train: recipes, command lines, and progress read from the log."""
+"""From a recipe to a running fairseq-train: recipes, machine, options, command line, save folder, screen, progress."""

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.checkpoints.reader import Checkpoint, read_checkpoint
 from fairseq_maelm.data.token_files import read_index
+from fairseq_maelm.launch.recipes import PretrainingRecipe
 from fairseq_maelm.text.dictionary import load_dictionary
 
 logger = logging.getLogger(__name__)
@@ -26,17 +28,17 @@ _WITHOUT_DROPOUT = {"dropout": 0, "attention-dropout": 0}
 
 
 def continue_from(
-    recipe: dict[str, Any],
+    recipe: PretrainingRecipe,
     given: Collection[str],
     path: Path,
     data: list[Path],
     objective: str,
     general_data: str | None,
-) -> dict[str, Any]:
+) -> PretrainingRecipe:
     """Return a recipe for further pretraining of a checkpoint.
 
     Args:
-        recipe: settings, with "options" of fairseq-train; see ``adapt.yaml``.
+        recipe: the recipe to start from; see ``adapt.yaml``.
         given: names of the settings that the user has chosen.
         path: checkpoint file.
         data: folders of the prepared text.
@@ -51,27 +53,28 @@ def continue_from(
     for folder in (data[0], *map(Path, general_data.split(":") if general_data else ())):
         _check_vocabulary(checkpoint, folder)
     model = checkpoint.config.model
-    wanted = int(recipe["sequence-length"])
+    wanted = int(recipe.setting["sequence-length"])
     length = min(wanted, model.max_positions)
     if "sequence-length" in given and length < wanted:
         raise ValueError(f"--set sequence-length={wanted}: {path} has {length} positions, so give at most {length}")
     decided = _prediction(checkpoint, objective)
     if model.layer == "modern":
         decided = {**decided, **_WITHOUT_DROPOUT}
-    options = {**recipe["options"], **{name: decided[name] for name in decided if name not in given}}
+    options = {**recipe.options, **{name: decided[name] for name in decided if name not in given}}
     options |= {"arch": "maelm", "finetune-from-model": path}
     if "max-positions" not in given:  # fairseq-train refuses a number that contradicts the checkpoint
         options["max-positions"] = model.max_positions
-    recipe = {**recipe, "sequence-length": length, "options": options}
+    setting = {**recipe.setting, "sequence-length": length}
     if general_data is not None:
-        recipe["options"] = options = {**_GENERAL, **options, "general-data": general_data}
+        options = {**_GENERAL, **options, "general-data": general_data}
     if "max-update" not in options:
-        options["max-update"] = max(_VALIDATIONS, _updates(recipe, data))
+        options["max-update"] = max(_VALIDATIONS, _updates(setting, float(options.get("general-ratio") or 0.0), data))
     if "warmup-updates" in options and "warmup-updates" not in given:
         # A short run would end before it reaches its learning rate.
         options["warmup-updates"] = min(options["warmup-updates"], max(1, options["max-update"] // 2))
     interval = options.get("validate-interval-updates", max(_FEWEST_UPDATES, options["max-update"] // _VALIDATIONS))
-    return {**recipe, "options": {"validate-interval-updates": interval, "save-interval-updates": interval, **options}}
+    options = {"validate-interval-updates": interval, "save-interval-updates": interval, **options}
+    return replace(recipe, setting=setting, options=options)
 
 
 def _check_vocabulary(checkpoint: Checkpoint, folder: Path) -> None:
@@ -83,13 +86,13 @@ def _check_vocabulary(checkpoint: Checkpoint, folder: Path) -> None:
         )
 
 
-def _updates(recipe: dict[str, Any], data: list[Path]) -> int:
-    """Return the number of updates in which the text of the domain is read ``passes`` times."""
+def _updates(setting: Mapping[str, Any], general: float, data: list[Path]) -> int:
+    """Return the updates that read the text of the domain ``passes`` times; ``general`` is the share of other text."""
     tokens = sum(int(read_index(str(folder / "train"))[0].sum()) for folder in data)
-    ratio = float(recipe["options"].get("general-ratio") or 0.0)
-    if 0.0 <= ratio < 1.0:  # fairseq-train refuses all others
-        tokens = round(tokens / (1.0 - ratio))
-    return math.ceil(float(recipe["passes"]) * tokens / (int(recipe["batch-sequences"]) * recipe["sequence-length"]))
+    if 0.0 <= general < 1.0:  # fairseq-train refuses all others
+        tokens = round(tokens / (1.0 - general))
+    batch = int(setting["batch-sequences"]) * setting["sequence-length"]
+    return math.ceil(float(setting["passes"]) * tokens / batch)
 
 
 def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:

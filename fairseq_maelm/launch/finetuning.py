@@ -1,5 +1,6 @@
-"""Build the fairseq-train command of a fine-tuning run from a recipe, a checkpoint and a task's folder."""
+"""The fairseq-train command of a fine-tuning, from a recipe, a checkpoint and a task's folder."""
 
+import argparse
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,11 @@ from fairseq import tasks, utils
 
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.checkpoints.reader import read_checkpoint
-from fairseq_maelm.launch.options import Machine, fairseq_train
-from fairseq_maelm.launch.recipes import Recipe
+from fairseq_maelm.launch.command_line import configuration_of, fairseq_train
+from fairseq_maelm.launch.machine import OF_MACHINE, Machine
+from fairseq_maelm.launch.recipes import OWNED, SEARCHED, FineTuningRecipe
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
+from fairseq_maelm.options import UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,8 @@ _FINE_TUNING: dict[str, Any] = {
     "required-batch-size-multiple": 1,
     "log-interval": 100,
 }
+# Option of fairseq-train -> option of `maelm finetune` that decides it.
+RUN_OWNED = {**OWNED, **OF_MACHINE, "maximize-best-checkpoint-metric": "--metric", "patience": "--patience"}
 # The option that takes the encoder's sizes from --finetune-from-model.
 FROM_CHECKPOINT = {"arch": "maelm"}
 # Options for the length of sequences, which are limited by the encoder's positions, and for lengths within a sequence,
@@ -66,6 +71,39 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
 
+def run_words(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Machine) -> list[str]:
+    """Return the fairseq-train command of ``maelm finetune``.
+
+    Raises:
+        ValueError: the task, the checkpoint and the recipe do not fit together.
+    """
+    encoder = read_encoder(args.checkpoint)
+    setting = dict(recipe.setting)
+    if args.recipe is None:
+        setting["lr"] = rate_for_width(setting["lr"], encoder.options["encoder-embed-dim"])
+    for name in SEARCHED:
+        value = getattr(args, name.replace("-", "_"))
+        if value is not None:
+            setting[name] = value
+    recipe.metric = args.metric or recipe.metric
+    size, gpus = int(setting.pop("batch-size")), max(1, machine.gpus)
+    if size % gpus:
+        raise UsageError(f"--batch-size {size} must be a multiple of --gpus {gpus}")
+
+    def words(updates_per_epoch: int) -> list[str]:
+        options = run_options(recipe, encoder, setting, updates_per_epoch)
+        options |= {"batch-size": size // gpus, "finetune-from-model": args.checkpoint, "seed": args.seed}
+        options |= {"patience": args.patience} if args.patience else {}
+        if args.class_weights is not None:
+            if recipe.options.get("criterion") != "maelm_sentences":
+                raise UsageError(f"--class-weights is for tables of texts and labels, but {args.task} is none: omit it")
+            options["class-weights"] = args.class_weights
+        return [*train_words(options, args.task, args.output, machine), *args.fairseq_options]
+
+    counted = count_updates(configuration_of(words(1)[1:]), [size], encoder)
+    return words(counted.updates_per_epoch[size])
+
+
 def rate_for_width(rate: float, width: int) -> float:
     """Return a recipe's peak learning rate, scaled by max(1, 768 / ``width``)^2.
 
@@ -77,7 +115,7 @@ def rate_for_width(rate: float, width: int) -> float:
 
 
 def run_options(
-    recipe: Recipe,
+    recipe: FineTuningRecipe,
     encoder: Encoder,
     setting: Mapping[str, Any],
     updates_per_epoch: int,

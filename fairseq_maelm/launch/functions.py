@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.launch.options import spelled, words_of
+from fairseq_maelm.launch.command_line import spelled, words_of
 
 # A child process, which ends with its parent, whose id is the first argument.
 _CHILD = """

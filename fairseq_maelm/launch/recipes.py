@@ -1,26 +1,33 @@
-"""Recipes: YAML files with the options of a fine-tuning task, its search space, and the paper's scores.
+"""Recipes: YAML files from which commands make the options of a training.
+
+All recipes have two sections. ``options`` are options of fairseq-train, as they are; from the values in ``setting``
+further options are computed, in ``launch.pretraining`` and ``launch.finetuning``. A recipe of fine-tuning also names
+the task, its metrics, the values that a sweep searches, and published scores.
 
 A recipe is given by its path or, for recipes in the package, by its name. It inherits from the recipes in its list
 ``defaults``, which are looked up in its own folder and in the package.
 """
 
+import argparse
 import re
-from argparse import ArgumentTypeError
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
+import yaml
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_maelm.launch.options import load_yaml, number_if_it_is_one, spelled
-from fairseq_maelm.options import USER_DIR, number
+from fairseq_maelm.launch.command_line import number_if_it_is_one, spelled
+from fairseq_maelm.options import USER_DIR, did_you_mean, number
 
 # Option -> values to try.
 Search = dict[str, tuple[Any, ...]]
 
-RECIPES = USER_DIR / "recipes" / "finetuning"
+# The settings of a pretraining: the size of a batch; passes over the data; memory in GB of a model and of a sequence.
+SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
+PRETRAINING_SETTINGS = (*SIZES, "passes", "memory-gb")
 # Every search has these options of `maelm finetune`; any other name in it is an option of fairseq-train. Each has the
 # function that converts its values.
 SEARCHED = {
@@ -47,7 +54,38 @@ RESERVED = (*OWNED, "restore-file", "user-dir", "log-format", "log-file", "no-sa
 
 @dataclass
 class Recipe:
-    """The settings of a fine-tuning task, with types that OmegaConf checks.
+    """What all recipes have, with types that OmegaConf checks.
+
+    Attributes:
+        options: options of fairseq-train, without leading dashes; True is a flag.
+        setting: values from which options of fairseq-train are computed.
+        path: the file, or the name of a recipe of the package.
+    """
+
+    folder: ClassVar[Path]  # the recipes of the package
+    settings: ClassVar[Iterable[str]]  # names that may stand in ``setting``
+
+    options: dict[str, Any] = MISSING
+    setting: dict[str, Any] = field(default_factory=dict)
+    path: str = ""
+
+    def check(self) -> None:
+        """Raise a ValueError if a value is wrong."""
+        for name in self.setting:
+            if name not in self.settings:
+                raise ValueError(f"there is no setting {name}{did_you_mean(name, self.settings)}")
+
+
+class PretrainingRecipe(Recipe):
+    """A recipe of ``maelm pretrain``."""
+
+    folder = USER_DIR / "recipes" / "pretraining"
+    settings = PRETRAINING_SETTINGS
+
+
+@dataclass
+class FineTuningRecipe(Recipe):
+    """A recipe of ``maelm finetune`` and ``maelm sweep``.
 
     Attributes:
         task: the task's name in tables.
@@ -55,30 +93,52 @@ class Recipe:
         metric: the validation metric for choosing the checkpoint and the setting; larger is better, except for the
             loss, which can choose checkpoints only.
         metrics: the metrics to report, ``metric`` included.
-        options: options of fairseq-train, without leading dashes; True is a flag.
         search: option -> values to try; must contain lr, batch-size, epochs (passes over the training data) and warm-up
             (fraction of the updates).
         search_large: search space of large models; None to use ``search``.
         setting: one value for each name in ``search``, for a single run.
         paper: group -> model -> published scores in percent, one for each validation set; NaN if unpublished.
-        path: the file, or the name of a recipe of the package.
     """
+
+    folder = USER_DIR / "recipes" / "finetuning"
+    settings = tuple(SEARCHED)
 
     task: str = MISSING
     data: str = MISSING
     metric: str = MISSING
-    options: dict[str, Any] = MISSING
+    metrics: list[str] = field(default_factory=list)
     search: dict[str, Any] = MISSING
     search_large: dict[str, Any] | None = None
-    metrics: list[str] = field(default_factory=list)
-    setting: dict[str, Any] = field(default_factory=dict)
     paper: dict[str, Any] = field(default_factory=dict)
-    path: str = ""
 
     @property
     def subsets(self) -> tuple[str, ...]:
         """The validation sets; the checkpoint and the setting are chosen on the first."""
         return tuple(str(self.options.get("valid-subset", "valid")).split(","))
+
+    def check(self) -> None:
+        """Convert the values; raise a ValueError if one is wrong."""
+        check_name(self.task, "task")
+        for name in self.options:
+            if name in RESERVED:
+                raise ValueError(
+                    f"{name} is set by the sweep or by the recipe's search: remove it from the recipe's options"
+                )
+        self.metrics = list(dict.fromkeys([self.metric, *self.metrics]))
+        self.search = _search(self.search, "search")
+        if self.search_large is not None:
+            self.search_large = _search(self.search_large, "search_large")
+        # The recipe's value if it is among the searched ones, or else the first.
+        chosen = {name: number_if_it_is_one(value) for name, value in self.setting.items()}
+        self.setting = {
+            name: chosen[name] if chosen.get(name) in values else values[0] for name, values in self.search.items()
+        }
+        self.paper = {
+            group: {model: _scores(scores) for model, scores in rows.items()} for group, rows in self.paper.items()
+        }
+
+
+_Kind = TypeVar("_Kind", bound=Recipe)
 
 
 def check_name(name: Any, what: str) -> str:
@@ -88,11 +148,48 @@ def check_name(name: Any, what: str) -> str:
     return name
 
 
-def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
+def recipe_names(kind: type[Recipe]) -> list[str]:
+    """Return the names of the package's recipes, except those with a leading underscore, which are bases of others."""
+    return sorted(path.stem for path in kind.folder.glob("[!_]*.yaml"))
+
+
+def recipe_type(kind: type[Recipe]) -> Callable[[str], Path]:
+    """Return a function that converts an option's value, a path or the name of a recipe of the package, to a path."""
+
+    def convert(text: str) -> Path:
+        try:
+            _recipe_file(Path(text), kind)
+        except FileNotFoundError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return Path(text)
+
+    return convert
+
+
+def read_recipe(path: Path, kind: type[_Kind]) -> _Kind:
+    """Read a recipe from a file, or from the package by its name.
+
+    Raises:
+        FileNotFoundError: there is no such recipe.
+        ValueError: its content is invalid.
+    """
+    content = _merged(path, kind)
+    try:
+        typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(kind), content))
+        if missing := [name for name, value in typed.items() if value == MISSING]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
+        recipe = kind(**{**typed, "path": str(path)})
+        recipe.check()
+        return recipe
+    except (ValueError, OmegaConfBaseException) as error:
+        raise ValueError(f"the recipe {path}: {' '.join(str(error).split())}") from error
+
+
+def read_recipes(paths: Iterable[Path]) -> list[FineTuningRecipe]:
     """Read recipes for a sweep; raise ValueError if two recipes have the same task, or the loss is their metric."""
-    recipes: dict[str, Recipe] = {}
+    recipes: dict[str, FineTuningRecipe] = {}
     for path in paths:
-        recipe = read_recipe(path)
+        recipe = read_recipe(path, FineTuningRecipe)
         if recipe.task in recipes:
             raise ValueError(
                 f"two recipes for the task {recipe.task}: {recipes[recipe.task].path} and {path}; give one of them"
@@ -103,44 +200,53 @@ def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
     return list(recipes.values())
 
 
-def read_recipe(path: Path) -> Recipe:
-    """Read a recipe from a file, or from the package by its name.
+def _recipe_file(path: Path, kind: type[Recipe]) -> Path:
+    file = path if path.is_file() else kind.folder / f"{path}.yaml"
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no recipe {path}: give a file, or one of {', '.join(recipe_names(kind))}")
+    return file
+
+
+def _merged(path: Path, kind: type[Recipe], within: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read the content of a recipe, merged with the recipes in its ``defaults``.
+
+    Args:
+        path: path of the recipe, or its name in the package.
+        kind: the kind of recipe.
+        within: files of the recipes whose defaults are being read.
 
     Raises:
-        FileNotFoundError: there is no such recipe.
-        ValueError: its content is invalid.
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not a mapping of names to values, or is among its own defaults.
     """
-    content = load_yaml(path, RECIPES)
+    file = _recipe_file(path, kind)
+    if file in within:
+        raise ValueError(f"the recipe {path} is among its own defaults: remove it there")
     try:
-        typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(Recipe), content))
-        if missing := [name for name, value in typed.items() if value == MISSING]:
-            raise ValueError(f"it lacks {', '.join(missing)}")
-        return _checked(Recipe(**{**typed, "path": str(path)}))
-    except (ValueError, OmegaConfBaseException) as error:
-        raise ValueError(f"the recipe {path}: {' '.join(str(error).split())}") from error
+        content = _content_of(file, kind)
+        names = content.pop("defaults", [])
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError("defaults must be a list of recipe names")
+        neighbors = [(file.parent / f"{name}.yaml", Path(name)) for name in names]
+        files = (*within, file)
+        bases = [_merged(near if near.is_file() and near != file else name, kind, files) for near, name in neighbors]
+        merged: Any = OmegaConf.to_container(OmegaConf.merge(*bases, content))
+        return merged
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"the recipe {path}: {error}") from error
 
 
-def _checked(recipe: Recipe) -> Recipe:
-    check_name(recipe.task, "task")
-    for name in recipe.options:
-        if name in RESERVED:
-            raise ValueError(
-                f"{name} is set by the sweep or by the recipe's search: remove it from the recipe's options"
-            )
-    recipe.metrics = list(dict.fromkeys([recipe.metric, *recipe.metrics]))
-    recipe.search = _search(recipe.search, "search")
-    if recipe.search_large is not None:
-        recipe.search_large = _search(recipe.search_large, "search_large")
-    # The recipe's value if it is among the searched ones, or else the first.
-    chosen = {name: number_if_it_is_one(value) for name, value in recipe.setting.items()}
-    recipe.setting = {
-        name: chosen[name] if chosen.get(name) in values else values[0] for name, values in recipe.search.items()
-    }
-    recipe.paper = {
-        group: {model: tuple(map(float, each if isinstance(each, list) else [each])) for model, each in rows.items()}
-        for group, rows in recipe.paper.items()
-    }
-    return recipe
+def _content_of(file: Path, kind: type[Recipe]) -> dict[str, Any]:
+    """Read a file that has fields of this kind of recipe only."""
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    if not (isinstance(content, dict) and all(isinstance(name, str) for name in content)):
+        raise ValueError("its content must be a mapping of names to values")
+    known = ["defaults", *(each.name for each in fields(kind) if each.name != "path")]
+    if settings := [name for name in content if name in kind.settings]:
+        raise ValueError(f"move {', '.join(settings)} below `setting:`, which stands beside `options:`")
+    if unknown := [name for name in content if name not in known]:
+        raise ValueError(f"there is no field {unknown[0]}{did_you_mean(unknown[0], known)}")
+    return content
 
 
 def _search(search: Mapping[str, Any], what: str) -> Search:
@@ -155,7 +261,11 @@ def _search(search: Mapping[str, Any], what: str) -> Search:
         for value in listed if name in SEARCHED else ():
             try:
                 SEARCHED[name](spelled(value))
-            except ArgumentTypeError as error:
+            except argparse.ArgumentTypeError as error:
                 raise ValueError(f"{what}: {name}: {error}") from None
         found[name] = tuple(listed)
     return found
+
+
+def _scores(scores: Any) -> tuple[float, ...]:
+    return tuple(map(float, scores if isinstance(scores, list) else [scores]))

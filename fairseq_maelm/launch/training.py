@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import FolderLock, set_aside
-from fairseq_maelm.launch.options import configuration_of, overridden
+from fairseq_maelm.launch.command_line import configuration_of, overridden
 from fairseq_maelm.launch.screen import FORMAT, LOG_FILE, is_first_rank, shown
 from fairseq_maelm.options import UsageError, add_replace
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.files.atomic import sha256_of
+from fairseq_maelm.launch.command_line import configuration_of, overridden, spelled
 from fairseq_maelm.launch.finetuning import (
     FROM_CHECKPOINT,
     Counted,
@@ -19,8 +20,8 @@ from fairseq_maelm.launch.finetuning import (
     run_options,
     train_words,
 )
-from fairseq_maelm.launch.options import Machine, configuration_of, overridden, spelled
-from fairseq_maelm.launch.recipes import RESERVED, Recipe, Search, check_name
+from fairseq_maelm.launch.machine import Machine
+from fairseq_maelm.launch.recipes import RESERVED, FineTuningRecipe, Search, check_name
 from fairseq_maelm.options import UsageError, refuse_repeated
 from fairseq_maelm.sweep.folder import DIVERGED, FINISHED, data_fingerprint, outcomes_of
 from fairseq_maelm.sweep.jobs import Job
@@ -47,7 +48,9 @@ def described(setting: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {spelled(value)}" for name, value in setting.items())
 
 
-def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[Any, ...]]) -> dict[str, Search]:
+def choose(
+    recipes: Sequence[FineTuningRecipe], large: bool, choices: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Search]:
     """Return task -> option -> values to search, restricted to ``choices``; with ``large``, from ``search_large``.
 
     Raises:
@@ -123,7 +126,7 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
 class Task(NamedTuple):
     """A task to fine-tune on."""
 
-    recipe: Recipe
+    recipe: FineTuningRecipe
     data: Path
     settings: dict[str, dict[str, Any]]  # folder name -> option -> value
     counted: dict[tuple[int, int | None], Counted]  # kind of model -> examples and updates
@@ -154,7 +157,7 @@ class Sweep:
         ValueError: options or data are invalid.
     """
 
-    def __init__(self, args: argparse.Namespace, recipes: Sequence[Recipe], machine: Machine) -> None:
+    def __init__(self, args: argparse.Namespace, recipes: Sequence[FineTuningRecipe], machine: Machine) -> None:
         self.args, self.machine, self.models = args, machine, read_models(args.checkpoint)
         choices: dict[str, tuple[Any, ...]] = {}
         for name, values in args.only:
@@ -171,7 +174,7 @@ class Sweep:
             for model in self.models
         ]
 
-    def _task(self, recipe: Recipe, search: Search) -> Task:
+    def _task(self, recipe: FineTuningRecipe, search: Search) -> Task:
         task = Task(recipe, self.args.data.resolve() / recipe.data, settings_of(search), {})
         for kind, model in {model.kind: model for model in self.models.values()}.items():
             options = self._options(recipe, model, next(iter(task.settings.values())), 1, 1)
@@ -190,7 +193,7 @@ class Sweep:
         return [*train_words(options, data, save_dir, self.machine), *self.args.options]
 
     def _options(
-        self, recipe: Recipe, model: Model, setting: Mapping[str, Any], seed: int, updates_per_epoch: int
+        self, recipe: FineTuningRecipe, model: Model, setting: Mapping[str, Any], seed: int, updates_per_epoch: int
     ) -> dict[str, Any]:
         """Return the options of a run, except those for folders and the machine."""
         sizes = {**model.encoder.options, **model.encoder.drawn} if model.random else FROM_CHECKPOINT

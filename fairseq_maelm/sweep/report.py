@@ -10,7 +10,7 @@ from statistics import mean, median
 from typing import Any
 
 from fairseq_maelm.files.atomic import write_bytes
-from fairseq_maelm.launch.options import spelled
+from fairseq_maelm.launch.command_line import spelled
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.sweep.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, outcomes_of, read_settings
 from fairseq_maelm.sweep.grid import described

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fairseq_maelm.launch.options import add_dry_run
+from fairseq_maelm.launch.machine import add_dry_run
 from fairseq_maelm.options import UsageError, number
 from fairseq_maelm.sweep.jobs import Job, is_finished, read_json, run
 from fairseq_maelm.sweep.slurm import SlurmLauncher, parse_parameters

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.launch.options import number_if_it_is_one
+from fairseq_maelm.launch.command_line import number_if_it_is_one
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.sweep.jobs import Job, read_json
 

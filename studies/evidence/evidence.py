@@ -21,7 +21,8 @@ from records import PRETRAINING, Records, measured, predicted, pretrained
 from words import take_words
 
 from fairseq_maelm.files.atomic import read_json, write_json
-from fairseq_maelm.launch.options import add_precision, machine_of, words_of
+from fairseq_maelm.launch.command_line import words_of
+from fairseq_maelm.launch.machine import add_precision, machine_of
 from fairseq_maelm.options import CommandParser, existing_path, named
 from fairseq_maelm.sweep.folder import sweep_folder
 from fairseq_maelm.sweep.jobs import Job, is_finished

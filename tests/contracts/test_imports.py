@@ -167,7 +167,7 @@ def test_folders_keep_to_what_they_need() -> None:
         ("analysis.measurements", "interop.export.exporter", False),
         ("analysis.measurements", "cli", False),
         ("data.blocks", "", False),
-        ("launch.options", "commands.pretrain", False),
+        ("launch.command_line", "commands.pretrain", False),
     ],
 )
 def test_the_plan_can_tell(source: str, target: str, allowed: bool) -> None:

@@ -26,7 +26,7 @@ import fairseq_maelm
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.fairseq_fixes import batches
 from fairseq_maelm.fairseq_fixes.batches import TaskOnUnevenRanks
-from fairseq_maelm.launch.options import parse_training
+from fairseq_maelm.launch.command_line import parse_training
 
 fairseq_maelm.register()
 KEPT = Path(__file__).resolve().parents[1] / "end_to_end" / "kept" / "data"

@@ -11,7 +11,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_maelm import cli
 from fairseq_maelm.data.batches import padding_share
-from fairseq_maelm.launch.options import parse_training
+from fairseq_maelm.launch.command_line import parse_training
 from finetuning.vocabulary import VOCABULARY
 
 SIZES = {"train": 480, "valid": 64}

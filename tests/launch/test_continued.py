@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from fairseq_maelm.launch import continued
+from fairseq_maelm.launch.recipes import PretrainingRecipe
 
-RECIPE: dict[str, Any] = {"sequence-length": 64, "batch-sequences": 8, "passes": 3}
+SETTING: dict[str, Any] = {"sequence-length": 64, "batch-sequences": 8, "passes": 3}
 OPTIONS = {"decoder-attention": "shared", "max-update": 20}
 OPTIONS |= {"dropout": 0.1, "attention-dropout": 0.1}
 
@@ -62,5 +63,5 @@ def continued_options(monkeypatch, objective, given, general=None, options=OPTIO
     monkeypatch.setattr(continued, "read_checkpoint", lambda path: checkpoint)
     monkeypatch.setattr(continued, "load_dictionary", lambda folder: None)
     monkeypatch.setattr(continued, "dictionary_fingerprint", lambda dictionary: 1)
-    recipe = {**RECIPE, "options": options}
-    return continued.continue_from(recipe, given, Path("base.pt"), [Path("data")], objective, general)["options"]
+    recipe = PretrainingRecipe(options, SETTING)
+    return continued.continue_from(recipe, given, Path("base.pt"), [Path("data")], objective, general).options

@@ -15,8 +15,8 @@ from fairseq_maelm.commands.finetune import default_recipe
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.launch import finetuning
 from fairseq_maelm.launch.finetuning import Encoder, count_updates, rate_for_width, run_options, train_words
-from fairseq_maelm.launch.options import Machine
-from fairseq_maelm.launch.recipes import read_recipe
+from fairseq_maelm.launch.machine import Machine
+from fairseq_maelm.launch.recipes import FineTuningRecipe, read_recipe
 
 
 def encoder(positions: int = 512) -> Encoder:
@@ -26,7 +26,7 @@ def encoder(positions: int = 512) -> Encoder:
 
 def options(name: str, positions: int = 512, **setting: Any) -> dict[str, Any]:
     """Options of a run of 10 updates per epoch."""
-    recipe = read_recipe(Path(name))
+    recipe = read_recipe(Path(name), FineTuningRecipe)
     return run_options(recipe, encoder(positions), {**recipe.setting, **setting}, 10)
 
 
@@ -58,7 +58,7 @@ def test_schedule_and_table_4() -> None:
 
 
 def test_the_best_checkpoint_has_the_lowest_loss_or_the_highest_metric() -> None:
-    recipe = read_recipe(Path("sentences"))
+    recipe = read_recipe(Path("sentences"), FineTuningRecipe)
     for metric, largest in (("mcc", True), ("loss", False)):
         recipe.metric = metric
         found = run_options(recipe, encoder(), recipe.setting, 10)
@@ -71,7 +71,7 @@ def test_narrow_encoders_get_higher_rates(width: int, factor: float) -> None:
 
 
 def test_sizes_are_named_where_they_are_not_taken_over() -> None:
-    recipe = read_recipe(Path("RTE"))
+    recipe = read_recipe(Path("RTE"), FineTuningRecipe)
     found = run_options(recipe, encoder(), recipe.setting, 10, {**encoder().options, **encoder().drawn})
     assert (found["arch"], found["max-positions"], found["init-std"]) == ("maelm_tiny", 512, 0.02)
 

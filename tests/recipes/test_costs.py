@@ -1,13 +1,13 @@
 """What is stated about the cost of a recipe is counted from the matrix products of its model, and of Muon."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 
-from fairseq_maelm.commands.pretrain import RECIPES
-from fairseq_maelm.launch.options import load_yaml, names_in
+from fairseq_maelm.launch.recipes import PretrainingRecipe, read_recipe, recipe_names
 from fairseq_maelm.models.maelm import complete_config
 from recipes.dry_runs import GUIDES, PRETRAINING
 
@@ -20,15 +20,15 @@ SUSTAINED = {"H100": 0.3 * 989e12, "A100": 0.3 * 312e12}
 
 def costs(name: str, **changes: Any) -> tuple[float, float]:
     """Count the operations of training per original token, without the window of local attention, and of the run."""
-    recipe = load_yaml(RECIPES / f"{name}.yaml", RECIPES)
-    options = {option.replace("-", "_"): value for option, value in recipe["options"].items()}
+    recipe = read_recipe(Path(name), PretrainingRecipe)
+    options = {option.replace("-", "_"): value for option, value in recipe.options.items()}
     config = SimpleNamespace(**{**options, **changes, "local_attention": 0})
     complete_config(config)
     rate = options.get("mask_prob", 0.15)
-    length, masked = recipe["sequence-length"], (rate + options.get("mask_prob_end", rate)) / 2
+    length, masked = recipe.setting["sequence-length"], (rate + options.get("mask_prob_end", rate)) / 2
     model = ModelShape.from_config(config, VOCABULARY[name])
     batch = BatchShape(1, length, length * (1 - masked if config.decoder_layers else 1), length * masked)
-    tokens = recipe["batch-sequences"] * length
+    tokens = recipe.setting["batch-sequences"] * length
     muon = muon_flops(model) / tokens if options["optimizer"] == "muon" else 0.0
     per_token = flops_per_token(model, batch) + muon
     return per_token, per_token * options["max_update"] * tokens
@@ -40,7 +40,7 @@ def written(number: float) -> str:
 
 
 def test_all_recipes_that_state_a_cost_are_counted() -> None:
-    assert set(VOCABULARY) == set(names_in(RECIPES)) - {"adapt", "tiny"}
+    assert set(VOCABULARY) == set(recipe_names(PretrainingRecipe)) - {"adapt", "tiny"}
 
 
 @pytest.mark.parametrize("name", VOCABULARY)
@@ -48,7 +48,7 @@ def test_stated_cost_is_the_model_s(name: str) -> None:
     unit, size = ("petaFLOP", 1e15) if name == "modern_17m" else ("exaFLOP", 1e18)
     (token, whole), (_, baseline) = costs(name), costs(name, decoder_layers=0)
     run, days = f"{written(whole / size)} {unit}", [written(whole / peak / 86400) for peak in SUSTAINED.values()]
-    lines = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    lines = (PretrainingRecipe.folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     text = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
     assert f"{token / 1e9:.3f} GFLOP a token" in text and run in text
     if name in ("modern_17m", "modern_32m"):

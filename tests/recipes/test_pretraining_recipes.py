@@ -12,9 +12,10 @@ import torch
 from fairseq import tasks
 from support import usage_error
 
-from fairseq_maelm.commands.pretrain import RECIPES as FOLDER
-from fairseq_maelm.commands.pretrain import train_options
-from fairseq_maelm.launch.options import Machine, load_yaml, names_in, parse_training
+from fairseq_maelm.launch.command_line import parse_training
+from fairseq_maelm.launch.machine import Machine
+from fairseq_maelm.launch.pretraining import train_options
+from fairseq_maelm.launch.recipes import PretrainingRecipe, read_recipe, recipe_names
 from recipes.dry_runs import GUIDES, configuration_of_command, recipe_command
 
 # Table 3 of the paper, cell by cell.
@@ -138,7 +139,7 @@ def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str) -> None:
     recipe = header(name)
     table = zip(*([int(n) for n in re.findall(r"\d+", recipe.split(key)[1].splitlines()[0])] for key in KEYS))
     for gpus, sequences, updates in table:
-        found = train_options(load_yaml(Path(name), FOLDER), Machine(gpus, "fp16"))
+        found = train_options(read_recipe(Path(name), PretrainingRecipe), Machine(gpus, "fp16"))
         assert (found["max-tokens"], found["update-freq"]) == (sequences * 512, updates)
         assert gpus * sequences * updates == 2048
 
@@ -147,10 +148,11 @@ def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str) -> None:
     ("name", "gpus", "batch"), [("adapt", 2, 32), ("adapt", 16, 32), ("base", 0, 8), ("base", 2, 8)]
 )
 def test_small_batches_are_divided_too(name: str, gpus: int, batch: int) -> None:
-    recipe = {**load_yaml(Path(name), FOLDER), "batch-sequences": batch}
-    recipe["options"] |= {"arch": "maelm_tiny", "max-update": 1}
+    recipe = read_recipe(Path(name), PretrainingRecipe)
+    recipe.setting["batch-sequences"] = batch
+    recipe.options |= {"arch": "maelm_tiny", "max-update": 1}
     found = train_options(recipe, Machine(gpus, "fp32"))
-    assert max(1, gpus) * found["update-freq"] * found["max-tokens"] == batch * recipe["sequence-length"]
+    assert max(1, gpus) * found["update-freq"] * found["max-tokens"] == batch * recipe.setting["sequence-length"]
 
 
 KEYS = ("GPUS  ", "sequences-per-gpu  ", "--update-freq")
@@ -164,7 +166,7 @@ def option(words: list[str], name: str) -> str:
 
 def header(name: str) -> str:
     """Return the comment that a recipe begins with."""
-    lines = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    lines = (PretrainingRecipe.folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     return "\n".join(lines[: next(number for number, line in enumerate(lines) if not line.startswith("#"))])
 
 
@@ -205,28 +207,25 @@ def test_workers_read_batches_for_gpus_alone(data: Path) -> None:
 
 
 def test_a_recipe_may_leave_room_for_longer_sequences() -> None:
-    recipe = load_yaml(Path("tiny"), FOLDER)
+    recipe = read_recipe(Path("tiny"), PretrainingRecipe)
     machine = Machine(0, "fp32")
-    assert train_options(recipe, machine)["max-positions"] == recipe["sequence-length"] == 128
-    recipe["options"]["max-positions"] = 512
+    assert train_options(recipe, machine)["max-positions"] == recipe.setting["sequence-length"] == 128
+    recipe.options["max-positions"] = 512
     assert train_options(recipe, machine)["max-positions"] == 512
-
-
-def test_a_recipe_among_its_own_defaults_is_refused(tmp_path: Path) -> None:
-    for name, base in (("one", "two"), ("two", "one")):
-        (tmp_path / f"{name}.yaml").write_text(f"defaults: [{base}]\n")
-    with pytest.raises(ValueError, match="the recipe .*one.yaml is among its own defaults"):
-        load_yaml(tmp_path / "one.yaml", FOLDER)
-    # A file with the name of one of ours stands on that one.
-    (tmp_path / "tiny.yaml").write_text("defaults: [tiny]\npasses: 7\n")
-    assert load_yaml(tmp_path / "tiny.yaml", FOLDER) == {**load_yaml(Path("tiny"), FOLDER), "passes": 7}
 
 
 def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
     for name in ("base_plus_plus", "modern_150m"):
         own = recipe_command(name, data, "--gpus", 0)
         assert recipe_command(name, data, "--gpus", 0, "--arch", f"maelm_{name}") == own
-    assert set(names_in(FOLDER)) == {*TABLE_3, "adapt", "modern_150m", "modern_17m", "modern_32m", "tiny"}
+    assert set(recipe_names(PretrainingRecipe)) == {
+        *TABLE_3,
+        "adapt",
+        "modern_150m",
+        "modern_17m",
+        "modern_32m",
+        "tiny",
+    }
 
 
 @pytest.mark.parametrize(("cards", "smallest"), [([80e9] + [141e9] * 7, 80), ([141e9] * 8, 141), ([], 40)])
@@ -242,8 +241,8 @@ def test_sequences_per_gpu_follow_the_smallest_gpu(
     assert option(words, "--distributed-world-size") == "8"
     assert int(rows["base"][column]) * 512 == int(option(words, "--max-tokens"))
     for name in ("base", "base_plus_plus", "large_plus_plus", "modern_32m"):
-        recipe = load_yaml(Path(name), FOLDER)
-        fixed, each = recipe["memory-gb"]
+        recipe = read_recipe(Path(name), PretrainingRecipe)
+        fixed, each = recipe.setting["memory-gb"]
         assert rows[name][1] == f"{fixed} + {each} n"
         assert int(rows[name][column]) * 512 == train_options(recipe, Machine(8, "fp16"), smallest * 1e9)["max-tokens"]
 

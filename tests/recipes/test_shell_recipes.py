@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.cli import main
-from fairseq_maelm.launch.options import parse_training
+from fairseq_maelm.launch.command_line import parse_training
 from recipes.dry_runs import ROOT, printed_command, recipe_command
 
 EXAMPLES = ROOT / "examples"

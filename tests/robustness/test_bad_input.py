@@ -13,7 +13,7 @@ from fairseq import optim, tasks
 
 from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
 from fairseq_maelm.finetuning.squad.inference import answer, answer_questions
-from fairseq_maelm.launch.options import parse_training
+from fairseq_maelm.launch.command_line import parse_training
 from fairseq_maelm.scoring.sentence_scores import score
 from robustness.cases import cases, write_bad_files
 from robustness.commands import GOOD, Case

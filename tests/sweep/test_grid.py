@@ -6,17 +6,19 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.launch.options import configuration_of, overridden
-from fairseq_maelm.launch.recipes import RESERVED, Recipe
+from fairseq_maelm.launch.command_line import configuration_of, overridden
+from fairseq_maelm.launch.recipes import RESERVED, FineTuningRecipe
 from fairseq_maelm.options import USER_DIR, UsageError
 from fairseq_maelm.sweep.grid import choose, refuse_searched, settings_of, tidy
 
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32), "epochs": (3,), "warm-up": (0.06,)}
 
 
-def recipe_of(task: str, search: dict[str, tuple[Any, ...]], large: dict[str, tuple[Any, ...]] | None = None) -> Recipe:
+def recipe_of(
+    task: str, search: dict[str, tuple[Any, ...]], large: dict[str, tuple[Any, ...]] | None = None
+) -> FineTuningRecipe:
     """Return a recipe of which only the search matters."""
-    return Recipe(task, search=search, search_large=large, path=f"{task}.yaml")
+    return FineTuningRecipe(task=task, search=search, search_large=large, path=f"{task}.yaml")
 
 
 def test_settings_have_folders_that_do_not_depend_on_the_order_of_a_recipe() -> None:

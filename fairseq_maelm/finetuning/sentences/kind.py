@@ -7,14 +7,13 @@ from typing import Any
 
 from fairseq_maelm.finetuning.kinds import Kind
 from fairseq_maelm.finetuning.tables import ColumnsWithId
-from fairseq_maelm.launch.options import names_in
-from fairseq_maelm.launch.recipes import RECIPES
+from fairseq_maelm.launch.recipes import FineTuningRecipe, recipe_names
 from fairseq_maelm.options import add_settings
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
 
 def _recipe(folder: Path, manifest: Mapping[str, Any]) -> str | None:
-    if manifest.get("task") in names_in(RECIPES):
+    if manifest.get("task") in recipe_names(FineTuningRecipe):
         return str(manifest["task"])
     if "label_separator" in manifest:
         return "sentences_multilabel"

@@ -13,7 +13,7 @@ from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.reader import Checkpoint
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
-from fairseq_maelm.launch.options import words_of
+from fairseq_maelm.launch.command_line import words_of
 from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES

@@ -13,13 +13,12 @@ from fairseq_maelm.finetuning.sentences.glue import TASKS
 from fairseq_maelm.finetuning.squad import scoring
 from fairseq_maelm.finetuning.squad.task import SquadTaskConfig
 from fairseq_maelm.finetuning.tagging.schemes import ENTITY_METRICS
-from fairseq_maelm.launch.options import names_in, words_of
-from fairseq_maelm.launch.recipes import RECIPES as FOLDER
-from fairseq_maelm.launch.recipes import Recipe, read_recipe
+from fairseq_maelm.launch.command_line import words_of
+from fairseq_maelm.launch.recipes import FineTuningRecipe, read_recipe, recipe_names
 from fairseq_maelm.registration import register
 
-NAMES = names_in(FOLDER)
-RECIPES: dict[str, Recipe] = {name: read_recipe(Path(name)) for name in NAMES}
+NAMES = recipe_names(FineTuningRecipe)
+RECIPES: dict[str, FineTuningRecipe] = {name: read_recipe(Path(name), FineTuningRecipe) for name in NAMES}
 SMALL = {"CoLA", "RTE", "MRPC", "STS-B"}
 # The paper's Table 4, without the learning rates.
 TABLE_4: dict[bool, dict[str, Any]] = {

@@ -1,0 +1,93 @@
+"""The command line of fairseq-train: options as words, and the configuration that fairseq makes of them."""
+
+import argparse
+import contextlib
+import io
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.options import USER_DIR
+
+# The sections of fairseq's configuration that hold what commands set.
+_SECTIONS = ("common", "checkpoint", "optimization", "dataset", "lr_scheduler", "distributed_training", "task", "model")
+
+
+def spelled(value: Any) -> str:
+    """Return a value as text for command lines, paths and tables."""
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    """Return options as command-line words; True gives a flag, False and None are omitted."""
+    words = []
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        words += [f"--{name}"] if value is True else [f"--{name}", spelled(value)]
+    return words
+
+
+def fairseq_train(data: Any, save_dir: Path, options: Mapping[str, Any]) -> list[str]:
+    """Return a fairseq-train command; running the same command again resumes the run."""
+    return [
+        *("fairseq-train", str(data), "--user-dir", str(USER_DIR), "--save-dir", str(save_dir)),
+        *words_of(options),
+    ]
+
+
+def number_if_it_is_one(value: Any) -> Any:
+    """Convert text that is a number, such as 2e-5, which YAML reads as text; return other values unchanged."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def configuration_of(words: Sequence[str]) -> Any:
+    """Return fairseq-train's configuration for the given options; raise a ValueError if an option is wrong."""
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf  # takes seconds
+
+    # Warnings about fairseq's use of Hydra, which users cannot change.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return convert_namespace_to_omegaconf(parse_training(words))
+
+
+def overridden(before: Any, after: Any, names: Iterable[str]) -> str | None:
+    """Return the first of the named options that differs between two configurations of fairseq, or None.
+
+    An option may have several names on the command line, so that the configurations are compared.
+    """
+    for name in names:
+        option, sections = ("_name", ("model",)) if name == "arch" else (name.replace("-", "_"), _SECTIONS)
+        # Models of fairseq have a Namespace.
+        values = ([getattr(each[section], option, None) for section in sections] for each in (before, after))
+        if next(values) != next(values):
+            return name
+    return None
+
+
+def parse_training(words: Sequence[str]) -> argparse.Namespace:
+    """Parse options with fairseq-train's own parser; raise a ValueError if an option is wrong."""
+    from fairseq import options  # takes seconds
+
+    from fairseq_maelm.registration import register_names
+
+    reference = next((word for word in words if "${" in word), None)
+    if reference is not None:
+        raise ValueError(f"fairseq-train would replace ${{...}} in {reference}: rename the folder or file")
+    # This package is already imported, so fairseq must not import it again as --user-dir.
+    register_names()
+    messages = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(messages):
+            return options.parse_args_and_arch(options.get_training_parser(), list(words))
+    except SystemExit as error:
+        lines = [line for line in messages.getvalue().splitlines() if "error: " in line] or ["error: wrong options"]
+        raise ValueError(f"fairseq-train does not accept the options: {lines[-1].partition('error: ')[2]}") from error
