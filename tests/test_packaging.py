@@ -12,6 +12,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+from end_to_end import toy
 from interop.export.checkpoints import train_vocabulary, write_complete
 from packaging.requirements import Requirement
 
@@ -135,7 +136,7 @@ def test_wheel_is_a_working_plugin_elsewhere(site: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_an_encoder_of_the_wheel_is_opened_by_its_name(site: Path, tmp_path: Path) -> None:
     def maelm(words: str) -> str:
-        return run(sys.executable, "-m", "fairseq_maelm", *words.split(), cwd=tmp_path, python_path=str(site))
+        return toy.run(["maelm", *words.split()], cwd=tmp_path, environment={"PYTHONPATH": str(site)}, verbose=False)
 
     assert len(maelm(f"fill --checkpoint {STAND_IN} --device cpu The_<mask>_is_old.").splitlines()) > 3
     with open(tmp_path / "train.csv", "w", newline="", encoding="utf-8") as file:

@@ -1,138 +1,181 @@
-"""Start fairseq's commands and ours without importing torch and fairseq each time.
+"""Start Python programs without importing torch and fairseq each time.
 
-The imports take six seconds on one core, longer than most of the tests' runs. The standard library's fork server
-imports the libraries once. Each run is forked from it in 0.05 s, as a separate process with its own arguments,
-environment, working folder, log and process group. Only imports are shared.
+The imports take six seconds on one core, longer than most of the tests' runs. A server imports the libraries once, and
+forks a process for each program in 0.05 s. What starts a program sees a small process in its place, the stand-in,
+which hands over its words, environment, working folder and open files, passes signals on, and ends as the program ends.
 """
 
 import atexit
 import contextlib
 import ctypes
+import functools
+import gc
 import importlib
-import multiprocessing
+import json
 import os
+import runpy
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing.process import BaseProcess
+import traceback
 from pathlib import Path
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
+# torch imports its compiler with the first optimizer.
+_PRELOADED = ("fairseq_cli.train", "fairseq_cli.validate", "torch._dynamo")
 # Command -> its module and function.
 COMMANDS = {
+    "fairseq-hydra-train": ("fairseq_cli.hydra_train", "cli_main"),
     "fairseq-train": ("fairseq_cli.train", "cli_main"),
     "fairseq-validate": ("fairseq_cli.validate", "cli_main"),
-    "maelm": ("fairseq_maelm.cli", "main"),
+    "maelm": ("fairseq_maelm.cli", "command"),
 }
+_STAND_IN = """#!/bin/sh
+exec '{python}' -I -S '{client}' '{address}' "$0" "$@"
+"""
 
 
-def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> BaseProcess:
-    """Start a run; it is killed if the calling program ends.
-
-    Args:
-        words: command line. One of COMMANDS runs in a fork of the server; any other program is started as usual.
-        environment: all environment variables.
-        log: file to which the output is appended.
-        folder: working folder, by default the current one.
-    """
-    context = multiprocessing.get_context("forkserver")
-    # torch imports its compiler with the first optimizer.
-    context.set_forkserver_preload(["fairseq_cli.train", "fairseq_cli.validate", "torch._dynamo"])
+@functools.cache
+def programs() -> Path:
+    """Start the server of this process; return the folder of its stand-ins for "python" and for COMMANDS."""
+    folder = Path(tempfile.mkdtemp(prefix="programs"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    address = folder / "socket"
+    client = Path(__file__).with_name("stand_in.py")
+    for name in ("python", *COMMANDS):
+        (folder / name).write_text(_STAND_IN.format(python=sys.executable, client=client, address=address))
+        (folder / name).chmod(0o755)
     # The server reads these while it imports. Waiting threads that spin halve the speed when other programs run. If the
     # server looked for GPUs by CUDA instead of NVML, its forks could not use CUDA.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    process = context.Process(
-        target=_run, args=(list(words), dict(environment), str(log.resolve()), str(folder or Path.cwd()))
-    )
-    with _silence():
-        process.start()
-    # Otherwise multiprocessing would wait for the runs when this program ends.
-    atexit.register(send_signal, process, signal.SIGKILL)
-    return process
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **os.environ}
+    environment.pop("PYTHONPATH", None)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(address))
+        listening.listen()
+        words = [sys.executable, "-u", __file__, str(listening.fileno())]
+        nowhere = subprocess.DEVNULL
+        server = subprocess.Popen(
+            words, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=environment, pass_fds=[listening.fileno()]
+        )
+    atexit.register(server.kill)
+    return folder
 
 
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Discard what libraries write while the server imports them."""
-    sys.stdout.flush()
-    kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
-    with open(os.devnull, "wb") as nowhere:
-        for descriptor in kept:
-            os.dup2(nowhere.fileno(), descriptor)
-    try:
-        yield
-    finally:
-        for descriptor, saved in kept.items():
-            os.dup2(saved, descriptor)
-            os.close(saved)
-
-
-def send_signal(process: BaseProcess, number: int) -> None:
-    """Send a signal to a run that has not ended, and to all processes that it has started."""
-    if not process.is_alive():
-        return
-    assert process.pid is not None
-    with contextlib.suppress(ProcessLookupError):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:  # the new process has not created its process group yet
-            os.kill(process.pid, number)
-
-
-def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -> None:
-    """Run the command in this new process."""
-    os.setsid()
+def _serve(listening: socket.socket) -> None:
+    """Fork a process for each program that is asked for; return in that process, which has become the program's."""
+    # Not this script's folder, whose modules are no program's.
+    del sys.path[0]
     _end_with_parent()
-    with open(log, "ab") as stream:
-        for descriptor in (1, 2):
-            os.dup2(stream.fileno(), descriptor)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    name = os.path.basename(words[0])
-    if name in COMMANDS:
-        sys.argv = words
-        _be_new()
-        module, function = COMMANDS[name]
-        sys.exit(getattr(importlib.import_module(module), function)())
-    status = subprocess.call(words)
-    if status < 0:
-        with contextlib.suppress(OSError):
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    sys.exit(status)
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    # Forks then share these objects' memory although they collect garbage.
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        connection, _ = listening.accept()
+        if not os.fork():
+            listening.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return _keep(connection)
+        connection.close()
 
 
-def _end_with_parent() -> None:
-    """Kill this run's process group when the program that started it ends.
+def _keep(connection: socket.socket) -> None:
+    """Fork a program's process, in which this returns; pass signals to it, and tell its exit status."""
+    content, descriptors, _, _ = socket.recv_fds(connection, 2**16, 3)
+    while not content.endswith(b"\n"):
+        content += connection.recv(2**16)
+    request = json.loads(content)
+    program = os.fork()
+    if not program:
+        connection.close()
+        return _become(request, descriptors)
+    _end_with_parent()
+    for descriptor in descriptors:
+        os.close(descriptor)
+    # In both processes, so that it is done before the first signal.
+    os.setpgid(program, program)
 
-    On Linux, this process is also killed when the fork server ends.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    parent = multiprocessing.parent_process()
-    assert parent is not None
+    def pass_signals() -> None:
+        while number := connection.recv(1):
+            os.killpg(program, number[0])
+        # The stand-in was killed.
+        os.killpg(program, signal.SIGKILL)
 
-    def wait() -> None:
-        parent.join()
-        os.killpg(0, signal.SIGKILL)
+    threading.Thread(target=pass_signals, daemon=True).start()
+    status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    with contextlib.suppress(OSError):
+        connection.sendall(str(status).encode())
+    os._exit(0)
 
-    threading.Thread(target=wait, daemon=True).start()
 
-
-def _be_new() -> None:
-    """Make this process behave like a new interpreter."""
+def _become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Make this process like a new interpreter in the place of the stand-in."""
     import numpy
     import torch
 
-    # Otherwise the run would start DataLoader workers from another fork server, which imports torch in each epoch.
-    multiprocessing.set_start_method(None, force=True)
-    # fairseq imports this package by its --user-dir, and refuses a package that is already imported.
-    for module in [name for name in sys.modules if name.partition(".")[0] == "fairseq_maelm"]:
-        del sys.modules[module]
+    os.setpgid(0, 0)
+    _end_with_parent()
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = request["words"]
+    # What the program starts in its turn has a stand-in too.
+    sys.executable = str(Path(sys.argv[0]).with_name("python"))
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     numpy.random.seed()
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+def _end_with_parent() -> None:
+    """On Linux, kill this process when its parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+def _run() -> None:
+    """Run the program that the command line names."""
+    name = os.path.basename(sys.argv[0])
+    if name in COMMANDS:
+        module, function = COMMANDS[name]
+        sys.exit(getattr(importlib.import_module(module), function)())
+    del sys.argv[0]
+    if sys.argv[0] == "-c":
+        sys.path.insert(0, "")
+        exec(sys.argv.pop(1), {"__name__": "__main__"})
+    else:
+        sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _end() -> NoReturn:
+    """Run the program and end as it does, but without freeing each object one by one, which takes two seconds."""
+    status = 1
+    try:
+        _run()
+        status = 0
+    except SystemExit as exit:
+        if exit.code is None or isinstance(exit.code, int):
+            status = exit.code or 0
+        else:
+            sys.stderr.write(f"{exit.code}\n")
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _end()

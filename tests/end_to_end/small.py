@@ -1,10 +1,12 @@
 """Small data cut from the toy corpus, narrow runs that save often, and the comparison of runs."""
 
 import hashlib
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 
 from end_to_end.toy import TINY_TRAINING, command_environment, resolve, train_log
+from fairseq_maelm.launch.start import LOCK_FILE
 
 # The end-of-sentence symbol alone stands between documents.
 BLANK_LINE = torch.tensor([2])
@@ -129,12 +132,19 @@ def logged(output: str, words: str) -> list[str]:
 
 def start(command: Sequence[Any], log: Path) -> "subprocess.Popen[bytes]":
     """Start a command as ``run`` does and leave it running."""
-    program, *words = resolve([str(word) for word in command])
-    words = [program, *words] if program == sys.executable else [sys.executable, program, *words]
+    words = resolve([str(word) for word in command])
     with open(log, "wb") as stream:
         return subprocess.Popen(
             words, stdout=stream, stderr=subprocess.STDOUT, env=command_environment(), cwd=log.parent
         )
+
+
+def kill_holder(save_dir: Path, started: "subprocess.Popen[bytes]") -> int:
+    """Kill the training that has a save folder, as ``kill -9`` does, and return the number of its process."""
+    process: int = json.loads((save_dir / LOCK_FILE).read_text(encoding="utf-8"))["process"]
+    os.kill(process, signal.SIGKILL)
+    assert started.wait() == -signal.SIGKILL
+    return process
 
 
 def wait_until(reached: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path) -> None:

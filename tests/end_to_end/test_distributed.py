@@ -1,7 +1,6 @@
 """Batches cut over ranks or over time train the same model as one big batch."""
 
 import shutil
-import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end import process_server
-from end_to_end.small import LAST, cut, training, updates
-from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run
+from end_to_end.small import LAST, cut, start, training, updates
+from end_to_end.toy import run
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
 
 # Dropout draws other numbers for other shapes, so it is off where batches are cut in different ways.
@@ -29,21 +27,19 @@ def run_ranks(command: list[Any], ranks: int, folder: Path) -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    name, *words = map(str, command)
     logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
     processes = []
     for rank, log in enumerate(logs):
-        log.unlink(missing_ok=True)
         distributed = [
             *["--distributed-world-size", str(ranks), "--distributed-rank", str(rank), "--distributed-no-spawn"],
             *["--distributed-backend", "gloo", "--distributed-init-method", f"tcp://127.0.0.1:{port}"],
         ]
-        command = [str(COMMANDS / name), "--user-dir", str(USER_DIR), *words, *distributed]
-        processes.append(process_server.start(command, command_environment(), log, folder))
-    for process in processes:
-        process.join(300)
-        process_server.send_signal(process, signal.SIGKILL)
-    statuses = [process.exitcode for process in processes]
+        processes.append(start([*command, *distributed], log))
+    try:
+        statuses = [process.wait(300) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     texts = [log.read_text(encoding="utf-8") for log in logs]
     assert statuses == [0] * ranks, "\n".join(text[-3000:] for text in texts)
     return texts[0]

@@ -7,7 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from end_to_end.toy import COMMANDS, ROOT, run
+from end_to_end.process_server import programs
+from end_to_end.toy import ROOT, run
 
 GUIDE = ROOT / "docs" / "guides" / "new_task.md"
 LOAD = """
@@ -28,8 +29,8 @@ def test_the_template_is_a_task_of_all_commands(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "fairseq_maelm", tmp_path / "fairseq_maelm", ignore=ignored)
     shutil.copytree(ROOT / "examples" / "new_task", tmp_path / "examples" / "new_task", ignore=ignored)
-    commands = dedent(block[0]).replace("maelm finetune", "maelm finetune --gpus 0")
-    environment = {"PYTHONPATH": str(tmp_path), "PATH": f"{COMMANDS}:/usr/bin:/bin"}
+    commands = dedent(block[0]).replace("maelm finetune", "maelm finetune --gpus 0").replace("seq 30", "seq 8")
+    environment = {"PYTHONPATH": str(tmp_path), "PATH": f"{programs()}:/usr/bin:/bin"}
     output = run(["bash", "-euc", commands], cwd=tmp_path, environment=environment)
     assert output.splitlines()[-2:] == ["topics\ttext", "sport\ta goal"]
     log = (tmp_path / "topics" / "training.log").read_text(encoding="utf-8")

@@ -27,8 +27,8 @@ NOT_RUN = {
 # What makes a command long, or needs the network -> what is run instead.
 SHORTER = {
     "--preset uncased": "--preset uncased --vocabulary-size 400 --valid-fraction 0.1 --workers 1",
-    "--recipe modern_17m": "--recipe modern_17m --gpus 0 --set max-update=4",
-    "--total-num-update 20000 --max-update 20000": "--total-num-update 4 --max-update 4 --cpu --tokens-per-sample 64",
+    "--recipe modern_17m": "--recipe modern_17m --gpus 0 --set max-update=4 batch-sequences=4 sequences-per-gpu=4",
+    "--total-num-update 20000 --max-update 20000": "--total-num-update 2 --max-update 2 --cpu --tokens-per-sample 64",
     "--max-tokens 8192": "--max-tokens 1024",
     "maelm finetune task": "maelm finetune task --gpus 0",
     "--epochs 10": "--epochs 1",
@@ -100,9 +100,9 @@ def test_the_readme_fits_on_screens() -> None:
 
 @pytest.mark.slow
 def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    write_corpus(tmp_path / "text.txt")
+    write_corpus(tmp_path / "text.txt", 80)
     sources.modernbert_folder(tmp_path / "published")
-    write_reviews(tmp_path / "reviews.csv", 200, seed=1)
+    write_reviews(tmp_path / "reviews.csv", 48, seed=1)
     write_reviews(tmp_path / "new_reviews.csv", 10, seed=2)
     monkeypatch.chdir(tmp_path)
     unused, outputs, not_run = set(SHORTER), {}, set()

@@ -16,6 +16,7 @@ from end_to_end.small import (
     UPDATES,
     assert_equal_end,
     contents,
+    kill_holder,
     logged,
     narrow,
     refusals,
@@ -37,18 +38,19 @@ def test_a_second_run_is_told_who_has_the_folder(data, tmp_path):
         wait_until((folder / LAST).exists, first, log)
         before = (folder / LAST).stat().st_mtime
         holder = json.loads((folder / LOCK_FILE).read_text(encoding="utf-8"))
-        assert (holder["process"], holder["host"]) == (first.pid, socket.gethostname())
+        process, host = holder["process"], socket.gethostname()
+        assert holder["host"] == host
         [line] = refusals(run(narrow(data, folder), check=False))
-        assert f"another fairseq-train is writing to {folder} (process {first.pid} on {socket.gethostname()}" in line
+        assert f"another fairseq-train is writing to {folder} (process {process} on {host}" in line
         assert ", since 20" in line and "wait for it, stop it, or name another folder" in line
         # What saves nothing needs no lock.
         assert "this run is complete" in run(narrow(data, folder, "--no-save", updates=1))
         wait_until(lambda: (folder / LAST).stat().st_mtime > before, first, log)
+        assert kill_holder(folder, first) == process
     finally:
         first.kill()
-        first.wait()
     # What the first one leaves is in nobody's way, and removed.
-    leftover = folder / f"{LAST}.{first.pid}.partial"
+    leftover = folder / f"{LAST}.{process}.partial"
     leftover.write_bytes(b"half")
     assert (folder / LOCK_FILE).exists()
     reached = results(folder / LAST)["updates"]

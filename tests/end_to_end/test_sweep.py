@@ -4,12 +4,14 @@ import csv
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from end_to_end.process_server import programs
 from end_to_end.small import start, wait_until
 from end_to_end.test_finetuning import prepare_task, topic_of_a_sentence
 from end_to_end.toy import run
@@ -63,10 +65,11 @@ def test_data_in_another_vocabulary_are_refused_before_anything_is_written(tasks
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_goes_on(tasks, pretrained, tmp_path, capsys):
+def test_a_sweep_that_is_killed_goes_on(tasks, pretrained, tmp_path, capsys, monkeypatch):
     words = command(tmp_path, tasks, pretrained)
     output = tmp_path / "sweep"
     kill_in_the_second_run(words, output)
+    monkeypatch.setattr(sys, "executable", str(programs() / "python"))
     # In the order of the grid: ours and random weights at the first learning rate, then both at the second.
     logs = sorted(output.rglob("run.log"), key=lambda path: path.stat().st_ctime)
     ours, drawn = logs
@@ -103,9 +106,13 @@ def test_a_sweep_that_is_killed_goes_on(tasks, pretrained, tmp_path, capsys):
 
 
 def kill_in_the_second_run(words: list[Any], output: Path) -> None:
-    """Kill a sweep and its run, as a crash does, when the second run has saved a checkpoint but is not done."""
+    """Kill a sweep and its run, as a crash does, when the second run has saved a checkpoint but is not done.
+
+    Their processes have no stand-ins: here the scripts that pip installed run.
+    """
     log, saved = output.with_name("output.txt"), "runs/*/random weights/*/seed_1/checkpoints/checkpoint_last.pt"
-    process = start(words, log)
+    maelm = Path(sys.executable).with_name("maelm")
+    process = start([sys.executable, maelm, *words[1:]], log)
     wait_until(lambda: bool(list(output.glob(saved))), process, log)
     process.kill()
     process.wait()

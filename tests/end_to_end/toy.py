@@ -7,9 +7,7 @@ guessed from the words around them, and a sentence's topic from its words.
 import json
 import os
 import random
-import signal
-import sys
-import tempfile
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from end_to_end import process_server
 
 USER_DIR = Path(fairseq_maelm.__file__).resolve().parent
 ROOT = USER_DIR.parent
-COMMANDS = Path(sys.executable).parent
 
 # topic: (who, with what, does, where, how)
 TOPICS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -96,9 +93,8 @@ def run(
     """Run a command as a user does, on one thread, and return its standard output and error together.
 
     Args:
-        command: its words. "maelm" is the package's own command line, "python" the tests' interpreter, and
-            "fairseq-..." the commands in that interpreter's folder; these get "--user-dir" as first option where they
-            take one.
+        command: its words. "maelm" is the package's own command line, "python" the tests' interpreter. "fairseq-..."
+            get "--user-dir" as first option where they take one.
         cwd: the folder to run in; by default the system's root, so that nothing is found by accident.
         check: fail the test when the command fails; otherwise fail it when the command succeeds.
         timeout: seconds.
@@ -108,40 +104,28 @@ def run(
     words = resolve([str(word) for word in command])
     if verbose and words[1:2] in (["pretrain"], ["finetune"]):
         words.insert(2, "--verbose")
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        process = process_server.start(words, command_environment(environment), log, cwd or Path(os.sep))
-        process.join(timeout)
-        if process.exitcode is None:
-            process_server.send_signal(process, signal.SIGKILL)
-        output = log.read_text(encoding="utf-8")
-    if (process.exitcode == 0) != check:
+    done = subprocess.run(
+        words, cwd=cwd or os.sep, env=command_environment(environment), encoding="utf-8", timeout=timeout, check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    if (done.returncode == 0) != check:
         expected = "failed" if check else "should have failed"
-        pytest.fail(f"{' '.join(words)}\n{expected} (exit status {process.exitcode}):\n{output[-6000:]}")
-    return output
+        pytest.fail(f"{' '.join(words)}\n{expected} (exit status {done.returncode}):\n{done.stdout[-6000:]}")
+    return done.stdout
 
 
 def command_environment(added: dict[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a user's shell in which the virtual environment is active."""
     variables = {name: value for name, value in os.environ.items() if name != "MAELM_VENV"}
-    path = os.pathsep.join([str(COMMANDS), variables.get("PATH", os.defpath)])
+    path = os.pathsep.join([str(process_server.programs()), variables.get("PATH", os.defpath)])
     return {**variables, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(added or {})}
 
 
 def resolve(words: list[str]) -> list[str]:
-    """Return the words that start a command."""
+    """Return the words of a command, with "--user-dir" where fairseq's commands take it."""
     name, *rest = words
-    if name == "maelm":
-        return [str(COMMANDS / name), *rest]
-    if not name.startswith("fairseq-"):
-        return words
-    takes_user_dir = name in {"fairseq-train", "fairseq-validate", "fairseq-preprocess"}
-    user_dir = ["--user-dir", str(USER_DIR)] if takes_user_dir and "--user-dir" not in rest else []
-    program = str(COMMANDS / name)
-    if name in process_server.COMMANDS:
-        return [program, *user_dir, *rest]
-    # Started through the interpreter: the scripts' first line may be longer than the system allows.
-    return [sys.executable, program, *user_dir, *rest]
+    takes_user_dir = name in {"fairseq-train", "fairseq-validate"} and "--user-dir" not in rest
+    return [name, "--user-dir", str(USER_DIR), *rest] if takes_user_dir else words
 
 
 def train_log(output: str) -> list[dict[str, Any]]:

@@ -1,13 +1,13 @@
 """The quickstart: logs into a summary, resumed runs; and all at once."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from end_to_end.toy import run
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart"
 # The example's modules are in its script's folder and in no package.
@@ -119,10 +119,9 @@ def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
             lines.extend(" ".join(f"word{number}" for number in generator.integers(0, 4000, 30)) for _ in range(5))
             lines.append("")
         (tmp_path / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
-    run = [sys.executable, str(QUICKSTART / "quickstart.py"), str(tmp_path / "birds.txt"), str(tmp_path / "ships.txt")]
-    run += ["--output", str(tmp_path / "run"), "--updates", "6", "--fine-tuning-updates", "8", "--seeds", "1"]
-    first = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert first.returncode == 0, first.stdout + first.stderr
+    options = [str(tmp_path / "birds.txt"), str(tmp_path / "ships.txt"), "--output", str(tmp_path / "run")]
+    options += ["--updates", "6", "--fine-tuning-updates", "8", "--seeds", "1"]
+    run(["python", QUICKSTART / "quickstart.py", *options])
 
     written = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
     words = written["data"]["words"]
@@ -135,9 +134,9 @@ def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert written["masks"]["filled"]
     assert (tmp_path / "run" / "curves.png").stat().st_size > 10_000
 
-    quickstart.main(run[2:])
+    quickstart.main(options)
     said = capsys.readouterr().err
     assert said.count("1 of 1 runs done earlier") == 5 and "2 of 2 runs done earlier" in said
     assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8")) == written
     with pytest.raises(SystemExit, match=r"other settings \(fine_tunings: 1 then, 2 now\)"):
-        quickstart.main([*run[2:], "--seeds", "2"])
+        quickstart.main([*options, "--seeds", "2"])

@@ -2,12 +2,11 @@
 
 import gc
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from end_to_end.toy import ROOT, USER_DIR, command_environment
+from end_to_end.small import start
+from end_to_end.toy import ROOT, USER_DIR, run
 from torch.utils.data import DataLoader
 
 import fairseq_maelm
@@ -43,18 +42,10 @@ os._exit(0)  # Gloo's threads sometimes abort a process that ends by its destruc
 
 def test_two_ranks_exchange_objects_without_a_gpu(tmp_path: Path) -> None:
     program = EXCHANGE.format(root=str(ROOT), method=(tmp_path / "meeting").as_uri(), folder=str(tmp_path))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=command_environment(),
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    logs = [tmp_path / f"log{rank}" for rank in range(2)]
+    ranks = [start(["python", "-c", program, rank], log) for rank, log in enumerate(logs)]
+    statuses, outputs = [rank.wait(300) for rank in ranks], [log.read_text(encoding="utf-8") for log in logs]
+    assert statuses == [0, 0], "\n".join(outputs)
     assert all(output.endswith("received\n") for output in outputs)
 
 
@@ -88,11 +79,9 @@ if __name__ == "__main__":
 def test_ranks_that_fairseq_starts_know_the_package(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(SCRIPT.format(root=str(ROOT), folder=str(tmp_path), user_dir=str(USER_DIR)), encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, env=command_environment()
-    )
+    said = run(["python", script])
     found = [path.read_text(encoding="utf-8") for path in sorted(tmp_path.glob("rank*"))]
-    assert found == ["True", "True"], run.stderr
+    assert found == ["True", "True"], said
 
 
 class Part:

@@ -4,11 +4,13 @@ import csv
 import hashlib
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from end_to_end.process_server import programs
 from end_to_end.toy import ROOT, TOPICS, run, sentence
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -179,7 +181,8 @@ def test_scores_of_questions(version: str, prefix: str, toy_data: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_a_small_study_that_grows(toy_data: Path, tmp_path: Path) -> None:
+def test_a_small_study_that_grows(toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(programs() / "python"))
     generator = random.Random(5)
     topics = [generator.choice(sorted(TOPICS)) for _ in range(72)]
     lines = [f"{sentence(topic, generator)}\t{topic}\n" for topic in topics]
