@@ -17,8 +17,7 @@ PAGE = ROOT / "docs" / "reference" / "fairseq_changes.md"
 # Prints the functions of fairseq that ``register`` replaces.
 PROGRAM = """
 import inspect, sys
-import fairseq_maelm
-from fairseq_maelm.fairseq_fixes import batches, log, loading, processes, resuming, saving, stopping, updates
+import fairseq.models.ema.ema, fairseq.trainer, fairseq_cli.train
 
 def functions():
     owners = {}
@@ -30,6 +29,7 @@ def functions():
     return {path: dict(vars(owner)) for path, owner in owners.items()}
 
 before = functions()
+import fairseq_maelm
 fairseq_maelm.register()
 after = functions()
 for path, names in before.items():
