@@ -78,30 +78,31 @@ def run_words(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Machi
         ValueError: the task, the checkpoint and the recipe do not fit together.
     """
     encoder = read_encoder(args.checkpoint)
-    setting = dict(recipe.setting)
-    if args.recipe is None:
-        setting["lr"] = rate_for_width(setting["lr"], encoder.options["encoder-embed-dim"])
-    for name in SEARCHED:
-        value = getattr(args, name.replace("-", "_"))
-        if value is not None:
-            setting[name] = value
+    setting = _setting(args, recipe, encoder)
     recipe.metric = args.metric or recipe.metric
     size, gpus = int(setting.pop("batch-size")), max(1, machine.gpus)
     if size % gpus:
         raise UsageError(f"--batch-size {size} must be a multiple of --gpus {gpus}")
+    if args.class_weights is not None and recipe.options.get("criterion") != "maelm_sentences":
+        raise UsageError(f"--class-weights is for tables of texts and labels, but {args.task} is none: omit it")
+    own = {"batch-size": size // gpus, "finetune-from-model": args.checkpoint, "seed": args.seed}
+    own |= {"patience": args.patience, "class-weights": args.class_weights}
 
     def words(updates_per_epoch: int) -> list[str]:
-        options = run_options(recipe, encoder, setting, updates_per_epoch)
-        options |= {"batch-size": size // gpus, "finetune-from-model": args.checkpoint, "seed": args.seed}
-        options |= {"patience": args.patience} if args.patience else {}
-        if args.class_weights is not None:
-            if recipe.options.get("criterion") != "maelm_sentences":
-                raise UsageError(f"--class-weights is for tables of texts and labels, but {args.task} is none: omit it")
-            options["class-weights"] = args.class_weights
+        options = {**run_options(recipe, encoder, setting, updates_per_epoch), **own}
         return [*train_words(options, args.task, args.output, machine), *args.fairseq_options]
 
     counted = count_updates(configuration_of(words(1)[1:]), [size], encoder)
     return words(counted.updates_per_epoch[size])
+
+
+def _setting(args: argparse.Namespace, recipe: FineTuningRecipe, encoder: Encoder) -> dict[str, Any]:
+    """Return the values of ``SEARCHED``: those of the command's options, or else the recipe's."""
+    setting = dict(recipe.setting)
+    if args.recipe is None:
+        setting["lr"] = rate_for_width(setting["lr"], encoder.options["encoder-embed-dim"])
+    given = {name: getattr(args, name.replace("-", "_")) for name in SEARCHED}
+    return {**setting, **{name: value for name, value in given.items() if value is not None}}
 
 
 def rate_for_width(rate: float, width: int) -> float:
