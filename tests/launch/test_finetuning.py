@@ -1,5 +1,6 @@
 """Fine-tuning commands: their options from recipe, checkpoint and data."""
 
+import argparse
 import json
 import shlex
 from pathlib import Path
@@ -14,9 +15,18 @@ from omegaconf import OmegaConf
 from fairseq_maelm.commands.finetune import default_recipe
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.launch import finetuning
-from fairseq_maelm.launch.finetuning import Encoder, count_updates, rate_for_width, run_options, train_words
+from fairseq_maelm.launch.finetuning import (
+    Counted,
+    Encoder,
+    count_updates,
+    rate_for_width,
+    run_options,
+    run_words,
+    train_words,
+)
 from fairseq_maelm.launch.machine import Machine
 from fairseq_maelm.launch.recipes import FineTuningRecipe, read_recipe
+from fairseq_maelm.options import UsageError
 
 
 def encoder(positions: int = 512) -> Encoder:
@@ -65,9 +75,29 @@ def test_the_best_checkpoint_has_the_lowest_loss_or_the_highest_metric() -> None
         assert found["best-checkpoint-metric"] == metric and found["maximize-best-checkpoint-metric"] is largest
 
 
-@pytest.mark.parametrize(("width", "factor"), [(1024, 1), (384, 4), (128, 36)])
-def test_narrow_encoders_get_higher_rates(width: int, factor: float) -> None:
-    assert rate_for_width(3e-5, width) == pytest.approx(factor * 3e-5)
+def test_narrow_encoders_get_higher_rates() -> None:
+    assert [rate_for_width(1.0, width) for width in (1024, 384, 128)] == [1, 4, 36]
+
+
+def command(monkeypatch: pytest.MonkeyPatch, gpus: int = 1, recipe: Path | None = None, **given: Any) -> str:
+    """The command of ``maelm finetune`` for an encoder of width 384, as text; 10 updates make an epoch."""
+    narrow = Encoder({"arch": "maelm", "encoder-embed-dim": 384, "max-positions": 512}, {}, vocabulary=5)
+    monkeypatch.setattr(finetuning, "read_encoder", lambda checkpoint: narrow)
+    monkeypatch.setattr(finetuning, "configuration_of", lambda words: None)
+    monkeypatch.setattr(finetuning, "count_updates", lambda config, sizes, _: Counted(0, {sizes[0]: 10}))
+    names = ("lr", "epochs", "batch_size", "warm_up", "metric", "patience", "class_weights")
+    args = argparse.Namespace(**{**dict.fromkeys(names), "seed": 1, "fairseq_options": [], "recipe": recipe, **given})
+    args.task, args.output, args.checkpoint = Path("task"), Path("run"), Path("base.pt")
+    return shlex.join(run_words(args, read_recipe(Path("squad"), FineTuningRecipe), Machine(gpus, "fp32")))
+
+
+def test_options_of_the_command_replace_the_recipe_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--lr 0.00012 --max-epoch 2 --max-update 20 --total-num-update 20 --warmup-updates 2" in command(monkeypatch)
+    assert "--lr 3e-05 --max-epoch 2" in command(monkeypatch, recipe=Path("squad"))
+    assert "--lr 1.0 --max-epoch 3 --max-update 30" in command(monkeypatch, lr=1.0, epochs=3)
+    assert "--batch-size 4 --finetune-from-model base.pt --seed 1 --patience 3" in command(monkeypatch, 4, patience=3)
+    with pytest.raises(UsageError, match="--batch-size 6 must be a multiple of --gpus 4"):
+        command(monkeypatch, 4, batch_size=6)
 
 
 def test_sizes_are_named_where_they_are_not_taken_over() -> None:
