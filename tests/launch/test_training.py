@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 import fairseq_maelm
 from fairseq_maelm import cli
-from fairseq_maelm.commands.pretrain import _setting
+from fairseq_maelm.launch.pretraining import parse_change
 from fairseq_maelm.launch.start import LOCK_FILE
 from fairseq_maelm.launch.training import _refuse_another_run, after_interrupt, different_settings
 
@@ -198,7 +198,7 @@ def test_the_folder_of_shards_is_answered_with_the_shards(tmp_path: Path, capsys
 
 @pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("None", None), ("1e-3", 1e-3)])
 def test_words_of_python_and_of_yaml_are_values(text: str, value: Any) -> None:
-    assert _setting(f"mask_whole_words={text}") == ("mask-whole-words", value)
+    assert parse_change(f"mask_whole_words={text}") == ("mask-whole-words", value)
 
 
 def test_general_data_may_be_spelled_differently(tmp_path: Path) -> None:
