@@ -5,7 +5,7 @@ The letters of shapes in all docstrings and comments of this package:
     B  sequences in the batch            D  model width
     T  tokens of the full sequence       H  attention heads
     S  tokens in the encoder's input     L  encoder layers
-    M  predicted tokens in the batch     V  vocabulary, fairseq's special symbols and <mask> included
+    M  outputs: predicted tokens         V  vocabulary, fairseq's special symbols and <mask> included
     N  encoder states that enter the decoder
 
 Sequences are padded on the right, full sequences to T and the encoder's input to S. Four kinds of indices have four
@@ -13,8 +13,9 @@ names:
 
     slot        in the full batch [B, T], flattened: ``sequence * T + position``
     row         in the encoder's batch [B, S], flattened: ``sequence * S + column``
-    output      among the predicted tokens [M]
-    stream row  among the rows [B * S + M] of the shared decoder: all rows of the encoder's batch, then the masks
+    output      among the predicted tokens [M], spare outputs included, which have no target
+    stream row  among the rows of the shared decoder: all rows of the encoder's batch [B * S], then one for each output
+                whose token the encoder does not see
 
 The dataset decides what the encoder sees at masked positions and describes that to the model only by rows and slots, so
 the model does not depend on the task's options.

@@ -20,7 +20,7 @@ class Patch(NamedTuple):
     upstream: str  # whether fairseq-fixed, the maintained package of fairseq, could take the change
 
 
-# What is changed -> the change.
+# What is changed -> the change; filled by the decorators of the other modules of this folder.
 PATCHES: dict[str, Patch] = {}
 
 

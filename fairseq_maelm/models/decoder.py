@@ -151,7 +151,7 @@ class SharedDecoder(nn.Module):
         reads_encoder: True, because masks attend to the states of visible tokens.
         autoregressive: False.
         layers: empty, because the layers are the encoder's.
-        with_masks: indices of the n layers, ascending.
+        decoding_layers: indices of the n layers, ascending.
     """
 
     attention = "shared"
@@ -161,9 +161,9 @@ class SharedDecoder(nn.Module):
     def __init__(self, layers: int, encoder_layers: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList()
-        self.with_masks = [math.ceil(number * encoder_layers / layers) - 1 for number in range(1, layers + 1)]
+        self.decoding_layers = [math.ceil(number * encoder_layers / layers) - 1 for number in range(1, layers + 1)]
 
-    def forward(
+    def encode_and_decode(
         self, encoder: MaelmEncoder, src_tokens: Tensor, layout: Layout | None, wants_last: bool
     ) -> VisibleAndPredicted:
         """Encode the visible tokens <int64>[B, S] and decode the masks, in one pass through the encoder's layers.
@@ -174,21 +174,21 @@ class SharedDecoder(nn.Module):
         if layout is None:
             encoded = encoder(src_tokens)
             return VisibleAndPredicted(encoded.all_states, encoded.states)
-        first, last = self.with_masks[0], self.with_masks[-1]
+        first, last = self.decoding_layers[0], self.decoding_layers[-1]
         entry = encoder.embed(src_tokens, layout["positions"], layout["encoder_padded"])
         all_states = run_layers(encoder.layers[:first], entry.states, entry.context)
-        masks = self._embed_masks(encoder, entry.mask_embedding, layout)
-        stream = self._mask_stream(encoder, entry, layout, masks)
+        mask_states = self._embed_masks(encoder, entry.mask_embedding, layout)
+        stream = self._mask_stream(encoder, entry, layout, mask_states)
         needs_last = wants_last or len(layout["seen_outputs"]) > 0
-        context = entry.context.with_masks(stream)
-        last_context = context if needs_last else entry.context.with_masks(stream._replace(alone=True))
-        rows = streams.join(all_states[-1], masks)
+        context = entry.context.with_mask_stream(stream)
+        last_context = context if needs_last else entry.context.with_mask_stream(stream._replace(alone=True))
+        rows = streams.join(all_states[-1], mask_states)
         for number, layer in enumerate(encoder.layers[first:], first):
-            if number in self.with_masks:
+            if number in self.decoding_layers:
                 rows = layer(rows, last_context if number == last else context)
             else:
-                visible, masks = streams.split(rows, *src_tokens.shape)
-                rows = streams.join(layer(visible, entry.context), masks)
+                visible, mask_states = streams.split(rows, *src_tokens.shape)
+                rows = streams.join(layer(visible, entry.context), mask_states)
             if number < last or needs_last:
                 all_states.append(streams.split(rows, *src_tokens.shape)[0])
         if wants_last:
@@ -223,14 +223,10 @@ class SharedDecoder(nn.Module):
         }
         # A spare output at padding is where the last token is; otherwise a window could hide all tokens from it.
         padded_positions = outputs.pad(mask_positions, len(positions)).minimum(layout["lengths"][:, None] - 1)
-        hidden = [
-            hidden_except(layout["decoder_rows"], *positions.shape),
-            hidden_except(outputs.padded[: outputs.wanted], *padded_positions.shape),
-        ]
         relative_bias = entry.context.relative_bias
         context = AttentionContext(
             Tokens(torch.cat([positions, padded_positions], dim=1)),
-            Visibility(hidden=torch.cat(hidden, dim=1)),
+            Visibility(hidden=_hidden_from_masks(layout, outputs)),
             relative_bias,
             Tokens(padded_positions, mask_turns),
             outputs,
@@ -239,6 +235,17 @@ class SharedDecoder(nn.Module):
         full = Tokens(slots, max_positions=encoder.longest)
         full_context = AttentionContext(full, Visibility(layout["lengths"]), relative_bias, outputs=outputs)
         return MaskStream(context, full_context, turns, layout["decoder_rows"], layout["decoder_slots"])
+
+
+def _hidden_from_masks(layout: Layout, outputs: OutputPositions) -> Tensor:
+    """Return <bool>[B, S + Q], True at keys that masks do not read: a mask reads all visible tokens and all masks.
+
+    What is left are padding, spare outputs, and states that the masking variant keeps from the decoder.
+    """
+    sequences = len(layout["lengths"])
+    visible = hidden_except(layout["decoder_rows"], *layout["positions"].shape)
+    masks = hidden_except(outputs.padded[: outputs.wanted], sequences, outputs.length)
+    return torch.cat([visible, masks], dim=1)
 
 
 def hidden_except(rows: Tensor, sequences: int, length: int) -> Tensor:

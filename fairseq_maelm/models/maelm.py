@@ -127,10 +127,11 @@ class MaelmModel(FairseqTextModel):
         others, and otherwise <float>[B, T, width].
         """
         if isinstance(self.decoder, SharedDecoder):
-            all_states, decoded = self.decoder(self.encoder, src_tokens, layout, return_all_hiddens)
+            # The encoder's own layers decode, in one pass; the plain form is in docs/maelm_in_one_file.py.
+            all_states, decoded = self.decoder.encode_and_decode(self.encoder, src_tokens, layout, return_all_hiddens)
             return decoded, all_states
-        reads_encoder = self.decoder is None and layout is not None and layout["all_visible"]
-        visible = self.encode(src_tokens, layout, outputs if reads_encoder else None)
+        head_reads_encoder = self.decoder is None and layout is not None and layout["all_visible"]
+        visible = self.encode(src_tokens, layout, outputs if head_reads_encoder else None)
         full = self.reassemble(visible, layout)
         return self.decode(full, visible, layout, outputs), visible.all_states
 

@@ -124,7 +124,7 @@ def test_layers_of_the_decoder_by_default(name: str, given: dict[str, Any], laye
     [(1, 5, [4]), (2, 4, [1, 3]), (3, 7, [2, 4, 6]), (7, 12, [1, 3, 5, 6, 8, 10, 11]), (3, 3, [0, 1, 2])],
 )
 def test_layers_with_masks_are_spread_up_to_the_last(layers: int, encoder_layers: int, expected: list[int]) -> None:
-    assert SharedDecoder(layers, encoder_layers).with_masks == expected
+    assert SharedDecoder(layers, encoder_layers).decoding_layers == expected
 
 
 MLM, OTHER = {"decoder_layers": 0}, {"decoder_attention": "self_cross"}

@@ -46,8 +46,8 @@ class Tokens(NamedTuple):
 
     Attributes:
         positions: <int64>[B, S] original positions; B may be 1 if all sequences share them. A relative bias and a
-            window need them.
-        rotations: rotary base -> rotation; empty without rotary positions.
+            window need them. Queries at outputs have [B, Q], or None where nothing needs them.
+        rotations: rotary base -> rotation, of [M] rows for queries at outputs; empty without rotary positions.
         max_positions: upper bound of positions, exclusive, for backends that make a table of distances.
     """
 
@@ -107,7 +107,7 @@ class AttentionContext:
         relative_bias: <float>[H, 2P - 1] bias of each distance; the column is key position - query position + P - 1.
         queries: the tokens that read; by default ``keys``.
         outputs: the positions of the queries, if not all positions read: a layer returns their states alone.
-        masks: the second stream of the shared decoder; the rest of the context is then that of the visible tokens.
+        mask_stream: the masks of the shared decoder; the rest of the context is then that of the visible tokens.
 
     Attributes:
         boundaries: <int32>[2 B + 1], see ``padding_boundaries``, if padding is all that makes sequences differ;
@@ -122,13 +122,13 @@ class AttentionContext:
         relative_bias: Tensor | None = None,
         queries: Tokens | None = None,
         outputs: OutputPositions | None = None,
-        masks: MaskStream | None = None,
+        mask_stream: MaskStream | None = None,
     ) -> None:
         if keys.positions is None and (relative_bias is not None or visibility.window is not None):
             raise ValueError("a relative bias and a window need positions")
         self.keys, self.queries = keys, keys if queries is None else queries
         self.visibility, self.relative_bias = visibility, relative_bias
-        self.outputs, self.masks = outputs, masks
+        self.outputs, self.mask_stream = outputs, mask_stream
         lengths, hidden, causal, window = visibility
         more = relative_bias is not None or queries is not None or hidden is not None or causal or window is not None
         self.boundaries: Tensor | None = None
@@ -162,21 +162,21 @@ class AttentionContext:
         rotations = {base: each.take(outputs, sequences) for base, each in self.queries.rotations.items()}
         return AttentionContext(self.keys, self.visibility, self.relative_bias, Tokens(positions, rotations), outputs)
 
-    def with_masks(self, masks: MaskStream) -> "AttentionContext":
+    def with_mask_stream(self, mask_stream: MaskStream) -> "AttentionContext":
         """Return this context of visible tokens with a second stream; both keep what they compute in one place."""
         context = copy(self)
-        context.masks = masks
+        context.mask_stream = mask_stream
         return context
 
     def take_outputs(self, states: Tensor) -> Tensor:
         """Select the states whose outputs a layer computes: all of them, <float>[M, D] outputs or masks."""
-        if self.masks is not None and self.masks.alone:
+        if self.mask_stream is not None and self.mask_stream.alone:
             return states[self.sequences(states) * self.length :]
         return states if self.outputs is None else self.outputs.take(states)
 
     def sequences(self, states: Tensor) -> int:
         """Return the number B of sequences that are the input of a layer."""
-        if self.masks is None:
+        if self.mask_stream is None:
             return len(states)
         assert self.keys.positions is not None
         return len(self.keys.positions)

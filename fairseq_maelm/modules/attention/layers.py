@@ -130,8 +130,8 @@ class SelfAttention(MultiHeadAttention):
         If only some positions read, the result is <float>[M, D]. With a stream of masks, the states are the stream rows
         <float>[B * S + M, D], and so is the result, or that of the masks alone <float>[M, D].
         """
-        if context.masks is not None:
-            attended = self._attend_two_streams(states, context, context.masks)
+        if context.mask_stream is not None:
+            attended = self._attend_two_streams(states, context, context.mask_stream)
         elif context.outputs is not None:
             attended = self._attend_from_outputs(states, context, context.outputs)
         else:
@@ -159,7 +159,7 @@ class SelfAttention(MultiHeadAttention):
         query_projection, kv_projection = self._projections(rows)
         weights = kv_projection if masks.alone else (self.qkv_proj.weight, self.qkv_proj.bias)
         packed = F.linear(rows, *weights).unflatten(-1, (2 if masks.alone else 3, self.num_heads, -1))
-        of_visible, of_masks, read = streams.split_packed(packed, context, masks, self.rotary_base)
+        of_visible, of_masks, read = streams.split_streams(packed, context, masks, self.rotary_base)
         if masks.alone:
             queries = F.linear(context.take_outputs(rows), *query_projection).unflatten(-1, (self.num_heads, -1))
             if self.rotary_base is not None:

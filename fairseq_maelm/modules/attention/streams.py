@@ -43,7 +43,7 @@ class Parts(NamedTuple):
     read: tuple[Tensor, ...]
 
 
-def split_packed(packed: Tensor, context: AttentionContext, masks: MaskStream, rotary_base: int | None) -> Parts:
+def split_streams(packed: Tensor, context: AttentionContext, masks: MaskStream, rotary_base: int | None) -> Parts:
     """Split the joint (queries,) keys and values of all stream rows <float>[B * S + M, parts, H, d_h]; rotate them.
 
     Except in compiled graphs, ``packed`` is rotated in place, so nothing else may use it.

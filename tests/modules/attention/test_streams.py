@@ -26,7 +26,7 @@ def split(packed: Tensor, base: int | None) -> streams.Parts:
     turns = rotations(positions, [BASE], WIDTH, torch.zeros(()).double())
     context = context_of(positions=positions[0, : SEQUENCES * LENGTH].view(SEQUENCES, LENGTH))
     unused: Any = None
-    return streams.split_packed(packed, context, MaskStream(unused, unused, turns, unused, unused), base)
+    return streams.split_streams(packed, context, MaskStream(unused, unused, turns, unused, unused), base)
 
 
 def parts_and_gradient(count: int, base: int | None, used: list[int]) -> tuple[list[Tensor], Tensor]:
