@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.checkpoints.plain_data import CheckpointError
+from fairseq_maelm.modules.finetuning_heads import POOLING
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +127,10 @@ def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
     for name, (outputs, inner_dim) in classification_heads(state_dict).items():
         if _same_head(own, state_dict, name):
             continue
-        if f"{_HEADS}{name}.dense.weight" in state_dict:  # heads of tokens have no dense layer
-            model.register_classification_head(name, outputs, inner_dim)
+        # Heads of tokens have no dense layer of such a name.
+        poolings = [each for each, dense in POOLING.items() if f"{_HEADS}{name}.{dense}.weight" in state_dict]
+        if poolings:
+            model.register_classification_head(name, outputs, inner_dim, pooling=poolings[0])
         else:
             model.register_token_head(name, outputs)
 

@@ -38,6 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"a YAML file, or one of {', '.join(recipe_names(FineTuningRecipe))} (default: the recipe for the kind of "
         "task)",
     )  # fmt: skip
+    _add_settings(parser)
+    group = parser.add_argument_group("the run")
+    group.add_argument(
+        "--seed", type=number(int, 0), default=1, metavar="N", help="random seed of data order, new weights and dropout"
+    )
+    add_machine_arguments(group, "1 if the machine has any")
+    add_run_arguments(group)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings that override the recipe")
     for name, metavar, text in (
         ("lr", "X", "peak learning rate (default: the recipe's; without --recipe, for encoders narrower than 768, the "
@@ -60,12 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--class-weights", choices=("none", "balanced"),
         help="weights of a table's examples in training: equal (default), or balanced: all classes weigh the same",
     )  # fmt: skip
-    group = parser.add_argument_group("the run")
     group.add_argument(
-        "--seed", type=number(int, 0), default=1, metavar="N", help="random seed of data order, new weights and dropout"
-    )
-    add_machine_arguments(group, "1 if the machine has any")
-    add_run_arguments(group)
+        "--pooling", choices=("first", "mean"),
+        help="what the head of a table reads: the state of the first token, or the mean of all states (default: mean; "
+        "first in GLUE's recipes and in most formats of `maelm export`)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 # Metrics that are 0, or undefined, for constant predictions.
 _ABOVE_ZERO = ("mcc", "f1", "pearson", "spearman", "HasAns_f1", "micro_f1", "macro_f1")
+# A result by so many standard errors above a constant answer is hardly chance.
+_STANDARD_ERRORS = 2
 # Rounding in logs and checkpoints, in percent.
 _ROUNDING = 1e-3
 # If all labels are integers and there are more classes than this, they are probably numbers to predict.
@@ -67,11 +69,15 @@ def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | 
     counts = Counter(right)
     if "accuracy" in found and counts:
         (label, count), *others = counts.most_common(2)
-        share = 100.0 * count / counts.total()
-        if found["accuracy"] <= share + _ROUNDING and others:
+        share, rows = count / counts.total(), counts.total()
+        constant = f"{100 * share:.1f} % of always answering {label!r}"
+        if found["accuracy"] <= 100 * share + _ROUNDING and others:
+            return f"the accuracy of {found['accuracy']:.1f} % is not higher than the {constant}: {_REMEDY}"
+        chance = 100 * _STANDARD_ERRORS * math.sqrt(share * (1 - share) / rows)
+        if found["accuracy"] <= 100 * share + chance and others:
             return (
-                f"the accuracy of {found['accuracy']:.1f} % is not higher than the {share:.1f} % of always answering "
-                f"{label!r}: {_REMEDY}"
+                f"the accuracy of {found['accuracy']:.1f} % on {rows} examples may be chance: it is less than "
+                f"{chance:.1f} points above the {constant}. More examples to validate on would tell"
             )
     # Correlations with a single class are 0 whatever is predicted.
     for name in _ABOVE_ZERO if len(counts) != 1 else ():

@@ -12,6 +12,8 @@ from fairseq import tasks, utils
 
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.checkpoints.reader import read_checkpoint
+from fairseq_maelm.files.atomic import read_json
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.launch.command_line import configuration_of, fairseq_train
 from fairseq_maelm.launch.machine import OF_MACHINE, Machine
 from fairseq_maelm.launch.recipes import OWNED, SEARCHED, FineTuningRecipe
@@ -35,6 +37,11 @@ _FINE_TUNING: dict[str, Any] = {
 }
 # Option of fairseq-train -> option of `maelm finetune` that decides it.
 RUN_OWNED = {**OWNED, **OF_MACHINE, "maximize-best-checkpoint-metric": "--metric", "patience": "--patience"}
+# With few examples, the smallest of these batches of which a pass needs no more than so many updates.
+_SMALL_BATCHES = (8, 16)
+_MOST_UPDATES_OF_PASS = 90
+# Epochs differ by less than the standard error of a smaller validation set: 3 % with 200 examples.
+_FEWEST_TO_CHOOSE = 200
 # The option that takes the encoder's sizes from --finetune-from-model.
 FROM_CHECKPOINT = {"arch": "maelm"}
 # Options for the length of sequences, which are limited by the encoder's positions, and for lengths within a sequence,
@@ -80,20 +87,38 @@ def run_words(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Machi
     encoder = read_encoder(args.checkpoint)
     setting = _setting(args, recipe, encoder)
     recipe.metric = args.metric or recipe.metric
-    size, gpus = int(setting.pop("batch-size")), max(1, machine.gpus)
-    if size % gpus:
-        raise UsageError(f"--batch-size {size} must be a multiple of --gpus {gpus}")
-    if args.class_weights is not None and recipe.options.get("criterion") != "maelm_sentences":
-        raise UsageError(f"--class-weights is for tables of texts and labels, but {args.task} is none: omit it")
-    own = {"batch-size": size // gpus, "finetune-from-model": args.checkpoint, "seed": args.seed}
-    own |= {"patience": args.patience, "class-weights": args.class_weights}
+    largest, gpus = int(setting.pop("batch-size")), max(1, machine.gpus)
+    if largest % gpus:
+        raise UsageError(f"--batch-size {largest} must be a multiple of --gpus {gpus}")
+    of_tables = {"class-weights": args.class_weights, "pooling": args.pooling}
+    for name, value in of_tables.items():
+        if value is not None and recipe.options.get("criterion") != "maelm_sentences":
+            raise UsageError(f"--{name} is for tables of texts and labels, but {args.task} is none: omit it")
+    own = {"finetune-from-model": args.checkpoint, "seed": args.seed}
+    own |= {name: value for name, value in of_tables.items() if value is not None} | {"patience": args.patience}
+    keeps_last = recipe.min_updates > 0 and not (args.patience or args.metric) and _few_to_validate(args.task)
+    fits_small = recipe.min_updates > 0 and args.batch_size is None
+    sizes = [size for size in _SMALL_BATCHES if size < largest and size % gpus == 0] if fits_small else []
+    sizes.append(largest)
 
-    def words(updates_per_epoch: int) -> list[str]:
-        options = {**run_options(recipe, encoder, setting, updates_per_epoch), **own}
+    def words(size: int, updates_per_epoch: int) -> list[str]:
+        options = {**run_options(recipe, encoder, setting, updates_per_epoch), **own, "batch-size": size // gpus}
+        if keeps_last:
+            options |= dict.fromkeys(("validate-interval", "save-interval"), options["max-epoch"])
         return [*train_words(options, args.task, args.output, machine), *args.fairseq_options]
 
-    counted = count_updates(configuration_of(words(1)[1:]), [size], encoder)
-    return words(counted.updates_per_epoch[size])
+    counted = count_updates(configuration_of(words(largest, 1)[1:]), sizes, encoder)
+    size = next(size for size in sizes if counted.examples <= _MOST_UPDATES_OF_PASS * size or size == largest)
+    updates_per_epoch = counted.updates_per_epoch[size]
+    if args.epochs is None:
+        setting["epochs"] = max(setting["epochs"], math.ceil(recipe.min_updates / updates_per_epoch))
+    return words(size, updates_per_epoch)
+
+
+def _few_to_validate(task: Path) -> bool:
+    """Return True if the validation set is too small to choose among the epochs: the last one is then kept."""
+    facts = read_json(task / MANIFEST_FILE)["splits"]["valid"] if (task / MANIFEST_FILE).is_file() else {}
+    return int(facts.get("examples", _FEWEST_TO_CHOOSE)) < _FEWEST_TO_CHOOSE
 
 
 def _setting(args: argparse.Namespace, recipe: FineTuningRecipe, encoder: Encoder) -> dict[str, Any]:

@@ -98,6 +98,8 @@ class FineTuningRecipe(Recipe):
         search_large: search space of large models; None to use ``search``.
         setting: one value for each name in ``search``, for a single run.
         paper: group -> model -> published scores in percent, one for each validation set; NaN if unpublished.
+        min_updates: fewest updates of a single run: few examples are passed more often, in smaller batches. 0 for the
+            passes and batches of ``setting``, whatever the number of examples.
     """
 
     folder = USER_DIR / "recipes" / "finetuning"
@@ -110,6 +112,7 @@ class FineTuningRecipe(Recipe):
     search: dict[str, Any] = MISSING
     search_large: dict[str, Any] | None = None
     paper: dict[str, Any] = field(default_factory=dict)
+    min_updates: int = 0
 
     @property
     def subsets(self) -> tuple[str, ...]:

@@ -223,7 +223,8 @@ def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     sections["model"] = vars(model)
     task = sections.setdefault("task", {})
     task.update(task.pop("given", None) or {})
-    task.pop("finetune_from_model", None)  # fairseq's section "checkpoint" has it
+    for interpolated in ("finetune_from_model", "save_dir"):  # fairseq's section "checkpoint" has them
+        task.pop(interpolated, None)
     chosen = {(name, option): value for name in _SECTIONS for option, value in sections.get(name, {}).items()}
     chosen |= {(name, option): sections[name].get(option) for name in sections for option in _OTHERS.get(name, ())}
     gpus = sections.get("distributed_training", {}).get("distributed_world_size", 1)

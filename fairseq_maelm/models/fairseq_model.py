@@ -41,19 +41,20 @@ class FairseqTextModel(FairseqEncoderModel):
         module.apply(partial(initialize, std=self.config.init_std, embedding_std=self.config.embedding_init_std))
 
     def register_classification_head(
-        self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
+        self, name: str, num_classes: int, inner_dim: int | None = None, pooling: str = "first", **unused: Any
     ) -> None:
-        """Add a head with random weights that reads the first token's state, replacing any head of the same name.
+        """Add a sentence head with random weights, replacing any head of the same name.
 
         Args:
             name: name of the head, without dots.
             num_classes: number of classes or regression targets.
             inner_dim: width of the dense layer; D if None.
+            pooling: what the head reads: the state of the "first" token, or the "mean" of all tokens' states.
             **unused: options for other fairseq models; fairseq's tasks pass them to every model.
         """
         _check_head(name, num_classes)
         width = self.config.encoder_embed_dim
-        settings = width, inner_dim or width, num_classes, self.config.pooler_dropout
+        settings = width, inner_dim or width, num_classes, self.config.pooler_dropout, pooling
         if self.config.layer == "modern":
             self._add_head(name, ModernClassificationHead(*settings, self.config.layer_norm_eps))
         else:

@@ -23,6 +23,7 @@ from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.classification import TextLabel, find_head, is_multi_label, names_of_classes, score_texts
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
+from fairseq_maelm.modules.finetuning_heads import pool
 from fairseq_maelm.text.cleaning import checked_texts, clean_text
 from fairseq_maelm.text.tokenizer import ImportedTokenizer, TextTokenizer, open_tokenizer
 from fairseq_maelm.text.truncation import SEPARATORS, join_sentences
@@ -177,16 +178,14 @@ class MaelmHubInterface(nn.Module):
         rows = [self.encode(text, masks=False).numpy() for text in _some(sentences)]
         pad = self.dictionary.pad()
 
-        def pool(tokens: Tensor) -> Tensor:
+        def forward(tokens: Tensor) -> Tensor:
             states: Any = self.extract_features(tokens)
-            states, outside = states.float(), tokens.eq(pad)[:, :, None]
-            mean = states.masked_fill(outside, 0.0).sum(dim=1) / (~outside).sum(dim=1)
-            return (mean if pooling == "mean" else states[:, 0]).cpu()
+            return pool(states.float(), tokens.ne(pad), pooling).cpu()
 
         def collate(places: Places) -> Tensor:
             return self._pad([rows[place] for place in places])
 
-        return torch.stack(predict(self.model, [len(row) for row in rows], collate, pool, batch_size=batch_size))
+        return torch.stack(predict(self.model, [len(row) for row in rows], collate, forward, batch_size=batch_size))
 
     def fill_mask(
         self, text: str | Sequence[str], topk: int = 5

@@ -15,7 +15,7 @@ from fairseq_maelm.models.decoder_variants import build_decoder
 from fairseq_maelm.models.encoder import EncoderOutput, build_encoder
 from fairseq_maelm.models.fairseq_model import FairseqTextModel
 from fairseq_maelm.modules.autocast import in_its_precision
-from fairseq_maelm.modules.finetuning_heads import ClassificationHead
+from fairseq_maelm.modules.finetuning_heads import ClassificationHead, pool
 from fairseq_maelm.modules.initialization import scale_outputs
 from fairseq_maelm.modules.layer_modes import execute
 from fairseq_maelm.modules.lm_head import MaskedTokenHead
@@ -201,10 +201,12 @@ class MaelmModel(FairseqTextModel):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return the encoder's features or a head's scores, as a pair like that of ``forward``."""
         head = None if head_name is None else self.classification_heads[head_name]
-        # A sentence head reads only the first state. Skipping the others is up to 1.19 times as fast with 6 layers.
-        reads_first = isinstance(head, ClassificationHead) and not return_all_hiddens
+        # If only the first state is read, skipping the others is up to 1.19 times as fast with 6 layers.
+        reads_first = isinstance(head, ClassificationHead) and head.pooling == "first" and not return_all_hiddens
         encoded = self.encode(src_tokens, layout, first_positions(src_tokens) if reads_first else None)
-        states = encoded.states[:, None] if reads_first else encoded.states
+        states = encoded.states
+        if isinstance(head, ClassificationHead) and not reads_first:
+            states = pool(states, src_tokens.ne(self.encoder.padding_idx), head.pooling)
         extra = {"inner_states": encoded.all_states if return_all_hiddens else None}
         return states if head is None else head(states), extra
 

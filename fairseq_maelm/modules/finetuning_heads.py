@@ -4,42 +4,82 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.autocast import LayerNorm
+from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
+
+# What a sentence head reads -> the name of its dense layer, by which a checkpoint tells what its heads read.
+POOLING = {"first": "dense", "mean": "mean_dense"}
+
+
+def pool(states: Tensor, inside: Tensor, pooling: str) -> Tensor:
+    """Return the "first" or the "mean" <float>[B, D] of states <float>[B, S, D]; ``inside`` <bool>[B, S] are tokens."""
+    if pooling == "first":
+        return states[:, 0]
+    inside = inside[:, :, None]
+    # States at padding are undefined, and need not be finite.
+    return states.masked_fill(~inside, 0.0).sum(dim=1) / inside.sum(dim=1)
 
 
 class ClassificationHead(nn.Module):
-    """Sentence head of fairseq's RoBERTa on the first token: dropout, dense, tanh, dropout, projection.
+    """Sentence head of fairseq's RoBERTa: dropout, dense, tanh, dropout, projection.
 
     Args:
         embed_dim: width D of the encoder.
         inner_dim: width of the dense layer.
         num_classes: number of outputs.
         dropout: probability of dropout before each of the two linear layers, in [0, 1).
+        pooling: what the head reads: the state of the "first" token, or the "mean" of all tokens' states.
+        bias: whether the dense layer has a bias.
     """
 
-    def __init__(self, embed_dim: int, inner_dim: int, num_classes: int, dropout: float) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        inner_dim: int,
+        num_classes: int,
+        dropout: float,
+        pooling: str = "first",
+        bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.dense = nn.Linear(embed_dim, inner_dim)
+        self.pooling = pooling
+        self.add_module(POOLING[pooling], nn.Linear(embed_dim, inner_dim, bias=bias))
         self.dropout = nn.Dropout(dropout)
         self.out_proj = nn.Linear(inner_dim, num_classes)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Return logits <float>[B, num_classes] of states <float>[B, S, D]."""
-        pooled = torch.tanh(self.dense(self.dropout(states[:, 0])))
-        return self.out_proj(self.dropout(pooled))
+    @property
+    def dense_layer(self) -> nn.Linear:
+        """The dense layer."""
+        layer = self.get_submodule(POOLING[self.pooling])
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    def transform(self, pooled: Tensor) -> Tensor:
+        """Return what the projection reads, <float>[B, inner_dim], of pooled states <float>[B, D]."""
+        return self.dropout(torch.tanh(self.dense_layer(self.dropout(pooled))))
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Return logits <float>[B, num_classes] of pooled states <float>[B, D]."""
+        return self.out_proj(self.transform(pooled))
 
 
 class ModernClassificationHead(ClassificationHead):
-    """Sentence head of ModernBERT on the first token: dense without bias, GELU, LayerNorm, dropout, projection."""
+    """Sentence head of ModernBERT: dense without bias, GELU, LayerNorm, dropout, projection."""
 
-    def __init__(self, embed_dim: int, inner_dim: int, num_classes: int, dropout: float, layer_norm_eps: float) -> None:
-        super().__init__(embed_dim, inner_dim, num_classes, dropout)
-        self.dense = nn.Linear(embed_dim, inner_dim, bias=False)
+    def __init__(
+        self,
+        embed_dim: int,
+        inner_dim: int,
+        num_classes: int,
+        dropout: float,
+        pooling: str = "first",
+        layer_norm_eps: float = LAYER_NORM_EPS,
+    ) -> None:
+        super().__init__(embed_dim, inner_dim, num_classes, dropout, pooling, bias=False)
         self.layer_norm = LayerNorm(inner_dim, eps=layer_norm_eps, bias=False)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Return logits <float>[B, num_classes] of states <float>[B, S, D]."""
-        return self.out_proj(self.dropout(self.layer_norm(F.gelu(self.dense(states[:, 0])))))
+    def transform(self, pooled: Tensor) -> Tensor:
+        """Return what the projection reads, <float>[B, inner_dim], of pooled states <float>[B, D]."""
+        return self.dropout(self.layer_norm(F.gelu(self.dense_layer(pooled))))
 
 
 class TokenHead(nn.Module):

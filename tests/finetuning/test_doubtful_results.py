@@ -20,10 +20,11 @@ from fairseq_maelm.finetuning.doubtful_results import (
     ("metrics", "right", "expected"),
     [
         ({"accuracy": 75.0, "f1": 85.7}, "aaab", "75.0 % is not higher than the 75.0 % of always answering 'a'"),
-        ({"accuracy": 80.0, "f1": 0.0}, "aaab", "f1 is 0.0, as for a model that has learned nothing"),
+        ({"accuracy": 80.0, "f1": 0.0}, "aaab" * 900, "f1 is 0.0, as for a model that has learned nothing"),
         ({"spearman": float("nan")}, "", "spearman is nan"),
         ({"exact": 50.0, "HasAns_f1": 0.0}, "", "HasAns_f1 is 0.0"),
-        ({"accuracy": 75.1, "f1": 85.7, "mcc": 1.0}, "aaab", None),
+        ({"accuracy": 61.1, "mcc": 20.0}, "ab" * 9, "on 18 examples may be chance: it is less than 23.6 points above"),
+        ({"accuracy": 61.1, "mcc": 20.0}, "ab" * 90, None),
         ({"accuracy": 100.0, "mcc": 0.0}, "aaa", None),
     ],
 )

@@ -85,7 +85,7 @@ def command(monkeypatch: pytest.MonkeyPatch, gpus: int = 1, recipe: Path | None 
     monkeypatch.setattr(finetuning, "read_encoder", lambda checkpoint: narrow)
     monkeypatch.setattr(finetuning, "configuration_of", lambda words: None)
     monkeypatch.setattr(finetuning, "count_updates", lambda config, sizes, _: Counted(0, {sizes[0]: 10}))
-    names = ("lr", "epochs", "batch_size", "warm_up", "metric", "patience", "class_weights")
+    names = ("lr", "epochs", "batch_size", "warm_up", "metric", "patience", "class_weights", "pooling")
     args = argparse.Namespace(**{**dict.fromkeys(names), "seed": 1, "fairseq_options": [], "recipe": recipe, **given})
     args.task, args.output, args.checkpoint = Path("task"), Path("run"), Path("base.pt")
     return shlex.join(run_words(args, read_recipe(Path("squad"), FineTuningRecipe), Machine(gpus, "fp32")))
@@ -95,7 +95,7 @@ def test_options_of_the_command_replace_the_recipe_s(monkeypatch: pytest.MonkeyP
     assert "--lr 0.00012 --max-epoch 2 --max-update 20 --total-num-update 20 --warmup-updates 2" in command(monkeypatch)
     assert "--lr 3e-05 --max-epoch 2" in command(monkeypatch, recipe=Path("squad"))
     assert "--lr 1.0 --max-epoch 3 --max-update 30" in command(monkeypatch, lr=1.0, epochs=3)
-    assert "--batch-size 4 --finetune-from-model base.pt --seed 1 --patience 3" in command(monkeypatch, 4, patience=3)
+    assert "--finetune-from-model base.pt --seed 1 --patience 3 --batch-size 4" in command(monkeypatch, 4, patience=3)
     with pytest.raises(UsageError, match="--batch-size 6 must be a multiple of --gpus 4"):
         command(monkeypatch, 4, batch_size=6)
 

@@ -39,6 +39,7 @@ class SentencesDataset(BatchDataset):
 
     Attributes:
         cut: number of examples that are cut.
+        targets: what ``load_targets`` returns.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class SentencesDataset(BatchDataset):
         self.cut = int((lengths > limit).sum())
         self.dictionary, self.limit = dictionary, limit
         self._sentences = [MMapIndexedDataset(str(folder / name / split)) for name in names]
-        self._targets = load_targets(folder / "label" / split, labels, multi_label)
+        self.targets = load_targets(folder / "label" / split, labels, multi_label)
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of examples <int64>[B].
@@ -76,8 +77,8 @@ class SentencesDataset(BatchDataset):
         lengths = self.sizes[indices].astype(np.int64)
         sequences = [self._tokens(int(index)) for index in indices]
         batch = whole_sequences(sequences, lengths, self.dictionary.pad(), self.width(indices))
-        if self._targets is not None:
-            batch["target"] = torch.from_numpy(self._targets[indices])
+        if self.targets is not None:
+            batch["target"] = torch.from_numpy(self.targets[indices])
         return batch
 
     def _tokens(self, index: int) -> np.ndarray:

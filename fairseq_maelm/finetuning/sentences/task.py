@@ -12,7 +12,7 @@ from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
-from omegaconf import MISSING
+from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_maelm.fairseq_fixes.private import remember
@@ -20,7 +20,9 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_targets
+from fairseq_maelm.finetuning.sentences.frozen_head import fit_head, load_weights
 from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
+from fairseq_maelm.modules.finetuning_heads import POOLING
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import class_names, load_dictionary
@@ -52,6 +54,16 @@ class SentencesTaskConfig(EncoderTaskConfig):
     label_separator: Optional[str] = option(
         None, help="character between labels, if an example has any number of them (default: that of the data)"
     )
+    pooling: ChoiceEnum(list(POOLING)) = option(  # type: ignore[valid-type]
+        "first", help="what the head reads: the state of the first token, or the mean of all tokens' states"
+    )
+    head_start: ChoiceEnum(["random", "frozen"]) = option(  # type: ignore[valid-type]
+        "random",
+        help="first weights of the head: random, or those that predict the training labels best while the encoder is "
+        "frozen (logistic regression on --finetune-from-model's states; for numbers, ridge regression)",
+    )
+    finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
+    save_dir: str = II("checkpoint.save_dir")
 
 
 @register_task("maelm_sentences", dataclass=SentencesTaskConfig)
@@ -94,8 +106,22 @@ class SentencesTask(EncoderTask):
         model = super().build_model(cfg, from_checkpoint)
         self.longest = self.longest or model.max_positions()
         classes = 1 if self.label_dictionary is None else len(class_names(self.label_dictionary))
-        model.register_classification_head(HEAD, classes)
+        model.register_classification_head(HEAD, classes, pooling=str(getattr(self.cfg, "pooling", "first")))
+        if str(getattr(self.cfg, "head_start", "random")) == "frozen" and not from_checkpoint:
+            self._start_from_frozen_states(model)
         return model
+
+    def _start_from_frozen_states(self, model: Any) -> None:
+        if (Path(self.cfg.save_dir) / "checkpoint_last.pt").is_file():
+            return  # the run is resumed, with the head that it has learned
+        if not self.cfg.finetune_from_model:
+            raise ValueError("--head-start frozen needs the encoder of --finetune-from-model")
+        load_weights(model, Path(self.cfg.finetune_from_model))
+        dataset = self.open_split(self.cfg.train_subset, training=False)
+        if dataset.targets is None:
+            raise ValueError(f"--head-start frozen needs the labels of {self.cfg.train_subset}: prepare it with labels")
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        fit_head(model, model.classification_heads[HEAD], dataset, dataset.targets, device)
 
     def open_split(self, split: str, training: bool, *unused: Any) -> SentencesDataset:
         """Open a split."""

@@ -48,6 +48,8 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
     }
     if FAMILIES[target.format] is MODERNBERT:
         settings |= _modernbert_settings(source)
+        if target.head is not None and getattr(source.model.classification_heads[target.head], "pooling", "") == "mean":
+            settings["classifier_pooling"] = "mean"
     else:
         settings |= {
             "hidden_act": "gelu",

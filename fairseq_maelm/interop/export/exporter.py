@@ -5,7 +5,6 @@ import logging
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +34,7 @@ from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, ma
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.interop.source_files import FACTS_FILE, SOURCE_CARD
 from fairseq_maelm.interop.tokenizer_test_strings import SPECIAL_STRING, WHY_SPECIAL
+from fairseq_maelm.modules.finetuning_heads import POOLING
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 
 logger = logging.getLogger(__name__)
@@ -191,7 +191,8 @@ def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: t
 
 def model_weights(source: LoadedCheckpoint, target: Target) -> dict[str, Tensor]:
     """Return an export's weights <float32> under the names of its format."""
-    state: dict[str, Any] = source.model.state_dict()
+    # The name of a head's dense layer says what the head reads; formats say it in config.json.
+    state = {name.replace(POOLING["mean"], POOLING["first"]): each for name, each in source.model.state_dict().items()}
     family, width = FAMILIES[target.format], source.options.encoder_embed_dim
     weights = weights_of_family(state, family, source.options, target.architecture, target.head)
     if family.token_types:

@@ -113,8 +113,15 @@ def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
     if target.head is not None and target.architecture not in family.heads:
         found.append(f"{target.class_name} computes scores differently from our head")
     head = None if target.head is None else source.model.classification_heads[target.head]
-    if isinstance(head, ClassificationHead) and head.dense.out_features != head.dense.in_features:
-        found.append(f"the head {target.head!r} has a dense layer whose width is not the model's")
+    if isinstance(head, ClassificationHead):
+        dense = head.dense_layer
+        if dense.out_features != dense.in_features:
+            found.append(f"the head {target.head!r} has a dense layer whose width is not the model's")
+        if head.pooling == "mean" and family is not MODERNBERT:
+            found.append(
+                f"the head {target.head!r} reads the mean of all states, and {target.class_name} the first token's: "
+                "fine-tune with --pooling first"
+            )
     return found
 
 

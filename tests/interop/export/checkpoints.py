@@ -19,7 +19,8 @@ from interop.export.texts import LINES
 
 MODERN = {"layer": "modern", "positions": "rotary", "relative_buckets": "none", "rotary_base": 10_000}
 HEADS = {
-    "sentence_classification_head": ("sentence", 3),
+    "sentence_classification_head": ("first", 3),
+    "mean_head": ("mean", 3),
     "tagging_head": ("token", 5),
     "span_head": ("token", 2),
     "spans": ("token", 2),
@@ -72,8 +73,8 @@ def write_checkpoint(
     of_task = {}
     for head in heads:
         kind, outputs = HEADS[head]
-        if kind == "sentence":
-            model.register_classification_head(head, outputs)
+        if kind != "token":
+            model.register_classification_head(head, outputs, pooling=kind)
             of_task = {"num_classes": outputs, "classification_head_name": head, "max_positions": config.max_positions}
         else:
             model.register_token_head(head, outputs)

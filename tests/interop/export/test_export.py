@@ -27,7 +27,11 @@ pytest.importorskip("tokenizers")
 
 # Stock MPNet computes these buckets, whatever its configuration says.
 MPNET_BUCKETS = {"relative_num_buckets": 32, "relative_max_distance": 128}
-STOCK = {"mpnet": MPNET_BUCKETS, "roberta": {"relative_buckets": "none", "max_positions": 64}}
+STOCK: dict[str, dict[str, Any]] = {
+    "mpnet": MPNET_BUCKETS,
+    "roberta": {"relative_buckets": "none", "max_positions": 64},
+    "modernbert": {"layer": "modern", "positions": "rotary"},
+}
 MLM = {"task": {"masked_input": "kept"}, "decoder_layers": 0}
 TEXTS = ["The <mask> house by the <mask> has three windows<mask>", "Nobody <mask> there.", "<mask>"]
 CLASSES = {architecture: getattr(transformers, name) for architecture, name in AUTO_CLASSES.items()}
@@ -119,6 +123,7 @@ def test_the_default_is_the_stock_model_that_computes_the_same(
     ("form", "head", "architecture"),
     [
         ("mpnet", "sentence_classification_head", "sequence-classification"),
+        ("modernbert", "mean_head", "sequence-classification"),
         ("maelm", "spans", "question-answering"),
         ("roberta", "tags", "token-classification"),
     ],
@@ -203,6 +208,11 @@ def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: P
             {"format": "maelm"},
             {"layer": "modern", "positions": "rotary"},
             "its layers are modern, but --format modernbert",
+        ),
+        (
+            {"architecture": "sequence-classification"},
+            {**MPNET_BUCKETS, "heads": ("mean_head",)},
+            "reads the mean of all states, and MPNetForSequenceClassification the first token.s",
         ),
         ({}, {"heads": ("tags", "spans")}, "several heads: choose one of tags, spans with --head"),
     ],

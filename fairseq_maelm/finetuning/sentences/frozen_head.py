@@ -1,0 +1,135 @@
+"""The first weights of a sentence head: those that predict the labels best from the states of the frozen encoder.
+
+With a few hundred examples, a head of random weights spends the whole training on what a logistic regression finds at
+once, and moves the encoder by gradients that mean nothing until then.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_maelm.checkpoints.fit import fit_state_dict
+from fairseq_maelm.checkpoints.reader import read_checkpoint
+from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
+from fairseq_maelm.models.batched_inference import predict
+from fairseq_maelm.modules.finetuning_heads import pool
+
+logger = logging.getLogger(__name__)
+
+# More examples cost time and hardly improve a regression.
+_MOST_EXAMPLES = 2000
+# Strengths of regularization, between which cross-validation chooses.
+_INVERSE_PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+_FOLDS = 5
+# The dense layer begins as a multiple of the identity that keeps typical states in the linear part of tanh and GELU.
+_TYPICAL = 0.3
+
+
+def load_weights(model: Any, checkpoint: Path) -> None:
+    """Load the weights from which fine-tuning starts; fairseq loads them again when training begins."""
+    weights = dict(read_checkpoint(checkpoint).weights)
+    fit_state_dict(model, weights)
+    model.load_state_dict(weights, strict=True)
+
+
+@torch.no_grad()
+def fit_head(model: Any, head: Any, dataset: SentencesDataset, targets: np.ndarray, device: torch.device) -> None:
+    """Set the weights of a new head from the states of the frozen encoder, and log how well they predict.
+
+    Args:
+        model: the model with the encoder's weights; it is on a CPU before and after.
+        head: one of its heads.
+        dataset: the training split.
+        targets: its labels, as ``load_targets`` returns them.
+        device: where to compute the states.
+    """
+    rng = np.random.default_rng(dataset.seed)
+    chosen = np.sort(rng.permutation(len(dataset))[:_MOST_EXAMPLES])
+    pooled = _pooled_states(model.to(device), head, dataset, chosen).to(head.out_proj.weight)
+    model.to("cpu")
+    if head.dense_layer.weight.shape[0] == head.dense_layer.weight.shape[1]:
+        head.dense_layer.weight.copy_(torch.eye(pooled.shape[1]) * (_TYPICAL / pooled.abs().mean()))
+    head.eval()
+    features = head.transform(pooled.cpu()).double().numpy()
+    head.train(model.training)
+    weight, bias, quality = _regression(features, targets[chosen], len(head.out_proj.bias))
+    head.out_proj.weight.copy_(torch.from_numpy(weight))
+    head.out_proj.bias.copy_(torch.from_numpy(bias))
+    logger.info("the head starts from the frozen encoder: %s by cross-validation on %d examples", quality, len(chosen))
+
+
+def _pooled_states(model: Any, head: Any, dataset: SentencesDataset, chosen: np.ndarray) -> Tensor:
+    def forward(batch: dict[str, Any]) -> Tensor:
+        tokens = batch["net_input"]["src_tokens"]
+        return pool(model.extract_features(tokens)[0].float(), tokens.ne(model.encoder.padding_idx), head.pooling).cpu()
+
+    def collate(indices: np.ndarray) -> dict[str, Any]:
+        return dataset.collate(chosen[indices])
+
+    return torch.stack(predict(model, dataset.sizes[chosen].tolist(), collate, forward, batch_size=32))
+
+
+def _regression(features: np.ndarray, targets: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return weights <float>[outputs, D] and biases <float>[outputs] for features <float>[n, D], and their quality."""
+    mean, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
+    normalized = (features - mean) / scale
+    if targets.dtype == np.float32:
+        weight, bias, quality = _of_numbers(normalized, targets)
+    elif targets.dtype == np.bool_:
+        weight, bias, quality = _of_sets(normalized, targets)
+    else:
+        weight, bias, quality = _of_classes(normalized, targets, outputs)
+    weight = weight / scale
+    return weight, bias - weight @ mean, quality
+
+
+def _of_numbers(features: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+    from sklearn.linear_model import RidgeCV
+
+    ridge = RidgeCV(alphas=np.logspace(0, 5, 11), cv=min(_FOLDS, len(targets)), scoring="neg_mean_squared_error")
+    ridge.fit(features, targets)
+    explained = 1.0 + ridge.best_score_ / max(float(targets.var()), 1e-12)
+    return ridge.coef_[None], np.array([ridge.intercept_]), f"{100 * explained:.0f} % of the variance"
+
+
+def _of_sets(features: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+    rows = [_of_classes(features, column.astype(np.int64), 2) for column in targets.T]
+    # A label's one score is the difference of the two classes' scores.
+    weight = np.stack([weight[1] - weight[0] for weight, _, _ in rows])
+    bias = np.array([bias[1] - bias[0] for _, bias, _ in rows])
+    return weight, bias, f"{len(rows)} labels, each on its own"
+
+
+def _of_classes(features: np.ndarray, targets: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray, str]:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    counts = np.bincount(targets, minlength=outputs)
+    present = np.flatnonzero(counts)
+    weight = np.zeros((outputs, features.shape[1]))
+    # A class without examples begins as rarer than one with a single example.
+    bias = np.log(np.maximum(counts, 0.5) / len(targets))
+    if len(present) < 2:
+        return weight, bias, "one class"
+    folds = int(min(_FOLDS, counts[present].min()))
+    results = []
+    for penalty in _INVERSE_PENALTIES if folds > 1 else (0.03,):
+        model = LogisticRegression(C=penalty, max_iter=1000)
+        if folds > 1:
+            splits = StratifiedKFold(folds, shuffle=True, random_state=0)
+            probabilities = cross_val_predict(model, features, targets, cv=splits, method="predict_proba")
+            right = probabilities[np.arange(len(targets)), np.searchsorted(present, targets)]
+            accuracy = (present[probabilities.argmax(axis=1)] == targets).mean()
+            results.append((-np.log(right).mean(), penalty, accuracy))
+    _, penalty, accuracy = min(results) if results else (0.0, 0.03, np.nan)
+    model = LogisticRegression(C=penalty, max_iter=1000).fit(features, targets)
+    found, intercept = model.coef_, model.intercept_
+    if len(present) == 2:
+        found, intercept = np.concatenate([-found, found]) / 2, np.concatenate([-intercept, intercept]) / 2
+    weight[present], bias[present] = found, intercept
+    quality = "too few examples of a class to measure it" if np.isnan(accuracy) else f"{100 * accuracy:.1f} % accuracy"
+    return weight, bias, quality

@@ -1,0 +1,138 @@
+"""What makes a table of a few hundred rows work: a head on the mean that starts from the frozen encoder's states."""
+
+import argparse
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import model_of, random_sequences
+from torch import Tensor
+
+from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.checkpoints.fit import register_heads
+from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
+
+LENGTHS = [9, 4, 7, 12, 5, 9]
+
+
+def padded() -> Tensor:
+    rows = random_sequences(LENGTHS)
+    return torch.from_numpy(pad_rows(rows, np.array(LENGTHS), 1))
+
+
+@pytest.mark.parametrize("options", [{}, {"layer": "modern", "positions": "rotary"}], ids=["post_norm", "modern"])
+def test_a_head_reads_the_mean_of_all_tokens_and_checkpoints_tell_it(options: dict[str, Any]) -> None:
+    model = model_of(**options).eval()
+    model.register_classification_head("topic", 3, pooling="mean")
+    head, tokens = model.classification_heads["topic"], padded()
+    states, _ = model.extract_features(tokens)
+    means = torch.stack([row[:length].mean(dim=0) for row, length in zip(states, LENGTHS)])
+    scores, extra = model(tokens, classification_head_name="topic", return_all_hiddens=True)
+    torch.testing.assert_close(scores, head.out_proj(head.transform(means)), rtol=1e-5, atol=1e-6)
+    assert len(extra["inner_states"]) == 1 + len(model.encoder.layers)
+    other = model_of(**options)
+    register_heads(other, model.state_dict())
+    assert other.classification_heads["topic"].pooling == "mean"
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other.eval()(tokens, classification_head_name="topic")[0], scores)
+
+
+class Rows:
+    """A dataset of 240 sequences of equal length."""
+
+    seed, sizes = 1, np.full(240, 8)
+
+    def __init__(self) -> None:
+        self.tokens = torch.from_numpy(np.stack(random_sequences([8] * 240)))
+
+    def __len__(self) -> int:
+        return 240
+
+    def collate(self, indices: np.ndarray) -> dict[str, Any]:
+        return {"net_input": {"src_tokens": self.tokens[indices]}}
+
+
+@pytest.mark.parametrize("layer", ["post_norm", "modern"])
+@pytest.mark.parametrize("kind", ["classes", "two classes", "numbers", "sets", "one class"])
+def test_a_head_starts_from_what_the_frozen_states_tell(kind: str, layer: str) -> None:
+    options = {"layer": "modern", "positions": "rotary"} if layer == "modern" else {}
+    model, rows = model_of(**options), Rows()
+    model.eval()
+    states, _ = model.extract_features(rows.tokens)
+    direction = states.detach().mean(dim=1) @ torch.randn(32, generator=torch.Generator().manual_seed(2))
+    rank = direction.argsort().argsort().numpy()
+    targets = {
+        "classes": rank // 80,
+        "two classes": rank // 120,
+        "numbers": direction.numpy().astype(np.float32),
+        "sets": np.stack([rank >= 120, rank < 80, rank >= 0], axis=1),
+        "one class": np.zeros(240, dtype=np.int64),
+    }[kind]
+    outputs = {"classes": 3, "two classes": 2, "numbers": 1, "sets": 3, "one class": 2}[kind]
+    model.register_classification_head("topic", outputs, pooling="mean")
+    dataset: Any = rows
+    fit_head(model, model.classification_heads["topic"], dataset, targets, torch.device("cpu"))
+    scores = model(rows.tokens, classification_head_name="topic")[0].detach()
+    if kind == "numbers":
+        assert np.corrcoef(scores[:, 0].numpy(), targets)[0, 1] > 0.9
+    elif kind == "sets":
+        assert ((scores.numpy() >= 0) == targets).mean() > 0.9
+    else:
+        assert (scores.argmax(dim=1).numpy() == targets).mean() > 0.75
+    assert scores.isfinite().all()
+
+
+def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, valid: int, **changes: Any) -> list[str]:
+    from fairseq_maelm.files.atomic import write_json
+    from fairseq_maelm.launch import finetuning
+    from fairseq_maelm.launch.machine import Machine
+    from fairseq_maelm.launch.recipes import FineTuningRecipe, read_recipe
+
+    write_json(folder / "manifest.json", {"splits": {"valid": {"examples": valid}}})
+    encoder = finetuning.Encoder({"encoder-embed-dim": 768, "max-positions": 512}, {}, 0)
+    monkeypatch.setattr(finetuning, "read_encoder", lambda checkpoint: encoder)
+    monkeypatch.setattr(finetuning, "configuration_of", lambda words: SimpleNamespace())
+    monkeypatch.setattr(
+        finetuning,
+        "count_updates",
+        lambda config, sizes, encoder: finetuning.Counted(examples, {size: -(-examples // size) for size in sizes}),
+    )
+    names = ("lr", "epochs", "batch_size", "warm_up", "metric", "patience", "class_weights", "recipe", "pooling")
+    settings = dict.fromkeys(names)
+    args = argparse.Namespace(
+        **{**settings, **changes}, checkpoint="c.pt", task=folder, output=Path("out"), seed=1, fairseq_options=[]
+    )
+    recipe = read_recipe(Path(changes.get("recipe") or "sentences"), FineTuningRecipe)
+    return finetuning.run_words(args, recipe, Machine(0, "fp32"))
+
+
+@pytest.mark.parametrize(
+    ("examples", "valid", "changes", "expected"),
+    [
+        (64, 7, {}, {"batch-size": 8, "max-epoch": 38, "max-update": 304, "validate-interval": 38}),
+        (162, 18, {}, {"batch-size": 8, "max-epoch": 15, "max-update": 315, "save-interval": 15}),
+        (1000, 100, {}, {"batch-size": 16, "max-epoch": 5, "max-update": 315, "validate-interval": 5}),
+        (2000, 200, {}, {"batch-size": 32, "max-epoch": 5, "max-update": 315, "validate-interval": None}),
+        (20_000, 2000, {}, {"batch-size": 32, "max-epoch": 3, "max-update": 1875, "validate-interval": None}),
+        (162, 18, {"epochs": 2, "batch_size": 32}, {"batch-size": 32, "max-epoch": 2, "max-update": 12}),
+        (162, 18, {"pooling": "first"}, {"pooling": "first", "head-start": "frozen"}),
+        (162, 18, {"patience": 3}, {"max-epoch": 15, "validate-interval": None}),
+        (162, 18, {"recipe": "RTE"}, {"batch-size": 32, "max-epoch": 3, "head-start": None, "validate-interval": None}),
+    ],
+    ids=str,
+)
+def test_few_rows_get_enough_updates(
+    examples: int,
+    valid: int,
+    changes: dict[str, Any],
+    expected: dict[str, int | str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = list(map(str, run_words_of(tmp_path, monkeypatch, examples, valid, **changes)))
+    for name, value in expected.items():
+        found = words[words.index(f"--{name}") + 1] if f"--{name}" in words else None
+        assert found == (None if value is None else str(value)), name
