@@ -117,8 +117,9 @@ def run_words(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Machi
 
 def _few_to_validate(task: Path) -> bool:
     """Return True if the validation set is too small to choose among the epochs: the last one is then kept."""
-    facts = read_json(task / MANIFEST_FILE)["splits"]["valid"] if (task / MANIFEST_FILE).is_file() else {}
-    return int(facts.get("examples", _FEWEST_TO_CHOOSE)) < _FEWEST_TO_CHOOSE
+    manifest = read_json(task / MANIFEST_FILE) if (task / MANIFEST_FILE).is_file() else {}
+    examples = manifest.get("splits", {}).get("valid", {}).get("examples", _FEWEST_TO_CHOOSE)
+    return bool(examples < _FEWEST_TO_CHOOSE)
 
 
 def _setting(args: argparse.Namespace, recipe: FineTuningRecipe, encoder: Encoder) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from fairseq_maelm.analysis.theorem import (
     logarithm_of_recursive_bound,
     random_weights,
 )
+from fairseq_maelm.modules.attention.context import AttentionContext
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
@@ -143,7 +144,7 @@ def test_attention_alone_is_the_model_s_attention_without_biases() -> None:
     module.qkv_proj.bias.data.zero_()
     module.out_proj.bias.data.zero_()
     real, mask = attend_only(states[:7], states[7:9], layers[0])
-    expected = module(states[None, :9], None)[0]
+    expected = module(states[None, :9], AttentionContext())[0]
     assert torch.allclose(torch.cat([real, mask]), expected, atol=1e-9)
 
 

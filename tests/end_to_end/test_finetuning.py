@@ -82,7 +82,7 @@ def test_classification(topics, pretrained, tmp_path):
         r"dropping decoder, lm_head of the checkpoint \([\d,]+ parameters\): not needed for fine-tun", output
     )
     accuracies = losses(output, "valid", "accuracy")
-    assert len(accuracies) == 5
+    assert len(accuracies) == 1, "too few rows to choose among epochs: the last one is validated and kept"
     assert max(accuracies) > 60, "four equally frequent classes, decided by the sentence's words"
 
     validation = run(
@@ -127,7 +127,9 @@ def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(toy_data, pret
     before, after = (torch.load(path, weights_only=True)["model"] for path in paths)
     encoder = {name for name in before if name.startswith("encoder.")}
     head = {
-        f"classification_heads.{HEAD}.{part}.{kind}" for part in ("dense", "out_proj") for kind in ("weight", "bias")
+        f"classification_heads.{HEAD}.{part}.{kind}"
+        for part in ("mean_dense", "out_proj")
+        for kind in ("weight", "bias")
     }
     assert len(encoder) > 20
     assert after.keys() - {"_extra_state"} == encoder | head

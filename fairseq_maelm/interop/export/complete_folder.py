@@ -25,7 +25,7 @@ ROUNDING = (
     "checkpoint after this rounding."
 )
 # The options of tasks that name files or folders, which are private and absent elsewhere.
-PATHS = ("data", "general_data", "examples", "finetune_from_model")
+PATHS = ("data", "general_data", "examples", "finetune_from_model", "save_dir")
 # Name in fairseq's extra state -> name in a checkpoint's history.
 _HISTORY = {"val_loss": "val_loss", "best": "best", "previous_training_time": "training_seconds"}
 
