@@ -123,8 +123,8 @@ class VisibleAndPredicted(NamedTuple):
     """The result of ``SharedDecoder``.
 
     Attributes:
-        all_states: the input of the encoder's first layer <float>[B, S, D], then the states after each layer; without
-            the last ones, if they were not asked for.
+        all_states: the input of the encoder's first layer <float>[B, S, D], then the states after each layer; only
+            those before the masks enter, if the last ones were not wanted.
         predicted: <float>[M, D] states of the predicted tokens, or <float>[B, S, D] without a layout.
     """
 
@@ -189,7 +189,7 @@ class SharedDecoder(nn.Module):
             else:
                 visible, mask_states = streams.split(rows, *src_tokens.shape)
                 rows = streams.join(layer(visible, entry.context), mask_states)
-            if number < last or needs_last:
+            if wants_last:
                 all_states.append(streams.split(rows, *src_tokens.shape)[0])
         if wants_last:
             all_states[-1] = encoder.final_layer_norm(all_states[-1])
