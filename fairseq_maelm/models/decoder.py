@@ -177,8 +177,10 @@ class SharedDecoder(nn.Module):
         first, last = self.decoding_layers[0], self.decoding_layers[-1]
         entry = encoder.embed(src_tokens, layout["positions"], layout["encoder_padded"])
         all_states = run_layers(encoder.layers[:first], entry.states, entry.context)
-        mask_states = self._embed_masks(encoder, entry.mask_embedding, layout)
-        stream = self._mask_stream(encoder, entry, layout, mask_states)
+        outputs = unseen_positions(layout)
+        positions = outputs.indices % layout["padded_length"]
+        mask_states = encoder.add_positions(entry.mask_embedding.expand(len(positions), -1), positions)
+        stream = self._mask_stream(encoder, entry, layout, outputs, positions)
         needs_last = wants_last or len(layout["seen_outputs"]) > 0
         context = entry.context.with_mask_stream(stream)
         last_context = context if needs_last else entry.context.with_mask_stream(stream._replace(alone=True))
@@ -196,11 +198,6 @@ class SharedDecoder(nn.Module):
         predicted = self._of_predicted(rows, layout) if needs_last else rows
         return VisibleAndPredicted(all_states, encoder.final_layer_norm(predicted))
 
-    def _embed_masks(self, encoder: MaelmEncoder, mask_embedding: Tensor, layout: Layout) -> Tensor:
-        """Return the embeddings <float>[M - K, D] of the masks: the predicted tokens that the encoder does not see."""
-        positions = unseen_positions(layout).indices % layout["padded_length"]
-        return encoder.add_positions(mask_embedding.expand(len(positions), -1), positions)
-
     def _of_predicted(self, rows: Tensor, layout: Layout) -> Tensor:
         """Select the predicted tokens <float>[M, D] of stream rows: masks, or tokens that the encoder sees."""
         masks = streams.split(rows, *layout["positions"].shape)[1]
@@ -210,14 +207,18 @@ class SharedDecoder(nn.Module):
         predicted = predicted.index_copy(0, unseen_outputs(layout), masks)
         return predicted.index_copy(0, layout["seen_outputs"], rows.index_select(0, layout["seen_rows"]))
 
-    def _mask_stream(self, encoder: MaelmEncoder, entry: EncoderInput, layout: Layout, masks: Tensor) -> MaskStream:
-        """Decide what masks <float>[M, D] read: the decoder's rows, which are visible tokens, and one another."""
+    def _mask_stream(
+        self,
+        encoder: MaelmEncoder,
+        entry: EncoderInput,
+        layout: Layout,
+        outputs: OutputPositions,
+        mask_positions: Tensor,
+    ) -> MaskStream:
+        """Decide what the masks at ``outputs``, which have positions <int64>[M - K], read: visible tokens and masks."""
         config, positions = encoder.layer_config, layout["positions"]
-        outputs = unseen_positions(layout)
-        mask_positions = outputs.indices % layout["padded_length"]
-        turns = rotations(
-            torch.cat([positions.flatten(), mask_positions])[None], config.rotary_bases, config.head_dim, masks
-        )
+        of_rows = torch.cat([positions.flatten(), mask_positions])[None]
+        turns = rotations(of_rows, config.rotary_bases, config.head_dim, entry.states)
         mask_turns = {
             base: Rotation(*(table[0, positions.numel() :] for table in rotation)) for base, rotation in turns.items()
         }

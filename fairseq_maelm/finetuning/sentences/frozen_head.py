@@ -5,15 +5,12 @@ once, and moves the encoder by gradients that mean nothing until then.
 """
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_maelm.checkpoints.fit import fit_state_dict
-from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.modules.finetuning_heads import pool
@@ -25,15 +22,10 @@ _MOST_EXAMPLES = 2000
 # Strengths of regularization, between which cross-validation chooses.
 _INVERSE_PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _FOLDS = 5
+# Where a class has too few examples for cross-validation.
+_UNCHOSEN_PENALTY = 0.03
 # The dense layer begins as a multiple of the identity that keeps typical states in the linear part of tanh and GELU.
 _TYPICAL = 0.3
-
-
-def load_weights(model: Any, checkpoint: Path) -> None:
-    """Load the weights from which fine-tuning starts; fairseq loads them again when training begins."""
-    weights = dict(read_checkpoint(checkpoint).weights)
-    fit_state_dict(model, weights)
-    model.load_state_dict(weights, strict=True)
 
 
 @torch.no_grad()
@@ -49,12 +41,12 @@ def fit_head(model: Any, head: Any, dataset: SentencesDataset, targets: np.ndarr
     """
     rng = np.random.default_rng(dataset.seed)
     chosen = np.sort(rng.permutation(len(dataset))[:_MOST_EXAMPLES])
-    pooled = _pooled_states(model.to(device), head, dataset, chosen).to(head.out_proj.weight)
+    pooled = _pooled_states(model.to(device), head, dataset, chosen)
     model.to("cpu")
     if head.dense_layer.weight.shape[0] == head.dense_layer.weight.shape[1]:
         head.dense_layer.weight.copy_(torch.eye(pooled.shape[1]) * (_TYPICAL / pooled.abs().mean()))
     head.eval()
-    features = head.transform(pooled.cpu()).double().numpy()
+    features = head.transform(pooled).double().numpy()
     head.train(model.training)
     weight, bias, quality = _regression(features, targets[chosen], len(head.out_proj.bias))
     head.out_proj.weight.copy_(torch.from_numpy(weight))
@@ -106,7 +98,6 @@ def _of_sets(features: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.
 
 def _of_classes(features: np.ndarray, targets: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray, str]:
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
     counts = np.bincount(targets, minlength=outputs)
     present = np.flatnonzero(counts)
@@ -115,21 +106,30 @@ def _of_classes(features: np.ndarray, targets: np.ndarray, outputs: int) -> tupl
     bias = np.log(np.maximum(counts, 0.5) / len(targets))
     if len(present) < 2:
         return weight, bias, "one class"
+    penalty, quality = _UNCHOSEN_PENALTY, "too few examples of a class to measure it"
     folds = int(min(_FOLDS, counts[present].min()))
-    results = []
-    for penalty in _INVERSE_PENALTIES if folds > 1 else (0.03,):
-        model = LogisticRegression(C=penalty, max_iter=1000)
-        if folds > 1:
-            splits = StratifiedKFold(folds, shuffle=True, random_state=0)
-            probabilities = cross_val_predict(model, features, targets, cv=splits, method="predict_proba")
-            right = probabilities[np.arange(len(targets)), np.searchsorted(present, targets)]
-            accuracy = (present[probabilities.argmax(axis=1)] == targets).mean()
-            results.append((-np.log(right).mean(), penalty, accuracy))
-    _, penalty, accuracy = min(results) if results else (0.0, 0.03, np.nan)
+    if folds > 1:
+        penalty, accuracy = _choose_penalty(features, np.searchsorted(present, targets), folds)
+        quality = f"{100 * accuracy:.1f} % accuracy"
     model = LogisticRegression(C=penalty, max_iter=1000).fit(features, targets)
     found, intercept = model.coef_, model.intercept_
     if len(present) == 2:
         found, intercept = np.concatenate([-found, found]) / 2, np.concatenate([-intercept, intercept]) / 2
     weight[present], bias[present] = found, intercept
-    quality = "too few examples of a class to measure it" if np.isnan(accuracy) else f"{100 * accuracy:.1f} % accuracy"
     return weight, bias, quality
+
+
+def _choose_penalty(features: np.ndarray, targets: np.ndarray, folds: int) -> tuple[float, float]:
+    """Return the inverse penalty of the least cross-validated loss, and its accuracy; all classes have examples."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    splits = StratifiedKFold(folds, shuffle=True, random_state=0)
+    results = []
+    for penalty in _INVERSE_PENALTIES:
+        model = LogisticRegression(C=penalty, max_iter=1000)
+        probabilities = cross_val_predict(model, features, targets, cv=splits, method="predict_proba")
+        loss = -np.log(probabilities[np.arange(len(targets)), targets]).mean()
+        results.append((loss, penalty, (probabilities.argmax(axis=1) == targets).mean()))
+    _, best, accuracy = min(results)
+    return best, float(accuracy)

@@ -15,13 +15,15 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 from torch import Tensor
 
+from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_targets
-from fairseq_maelm.finetuning.sentences.frozen_head import fit_head, load_weights
+from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
 from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
+from fairseq_maelm.launch.save_folder import DEFAULT as LAST_CHECKPOINT
 from fairseq_maelm.modules.finetuning_heads import POOLING
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
@@ -112,11 +114,12 @@ class SentencesTask(EncoderTask):
         return model
 
     def _start_from_frozen_states(self, model: Any) -> None:
-        if (Path(self.cfg.save_dir) / "checkpoint_last.pt").is_file():
+        if (Path(self.cfg.save_dir) / LAST_CHECKPOINT).is_file():
             return  # the run is resumed, with the head that it has learned
         if not self.cfg.finetune_from_model:
             raise ValueError("--head-start frozen needs the encoder of --finetune-from-model")
-        load_weights(model, Path(self.cfg.finetune_from_model))
+        # fairseq loads them again when training begins.
+        model.load_state_dict(dict(read_checkpoint(Path(self.cfg.finetune_from_model)).weights), strict=True)
         dataset = self.open_split(self.cfg.train_subset, training=False)
         if dataset.targets is None:
             raise ValueError(f"--head-start frozen needs the labels of {self.cfg.train_subset}: prepare it with labels")

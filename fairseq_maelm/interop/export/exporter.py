@@ -192,7 +192,8 @@ def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: t
 def model_weights(source: LoadedCheckpoint, target: Target) -> dict[str, Tensor]:
     """Return an export's weights <float32> under the names of its format."""
     # The name of a head's dense layer says what the head reads; formats say it in config.json.
-    state = {name.replace(POOLING["mean"], POOLING["first"]): each for name, each in source.model.state_dict().items()}
+    mean, first = (f"classification_heads.{target.head}.{POOLING[pooling]}." for pooling in ("mean", "first"))
+    state = {name.replace(mean, first): weight for name, weight in source.model.state_dict().items()}
     family, width = FAMILIES[target.format], source.options.encoder_embed_dim
     weights = weights_of_family(state, family, source.options, target.architecture, target.head)
     if family.token_types:

@@ -107,9 +107,9 @@ class AttentionContext:
         relative_bias: <float>[H, 2P - 1] bias of each distance; the column is key position - query position + P - 1.
         queries: the tokens that read; by default ``keys``.
         outputs: the positions of the queries, if not all positions read: a layer returns their states alone.
-        mask_stream: the masks of the shared decoder; the rest of the context is then that of the visible tokens.
 
     Attributes:
+        mask_stream: the masks of the shared decoder, if the rest of the context is that of visible tokens beside them.
         boundaries: <int32>[2 B + 1], see ``padding_boundaries``, if padding is all that makes sequences differ;
             backends may then compute the padding as separate sequences.
         cache: results that a backend computes in one layer and reuses in the others.
@@ -122,13 +122,13 @@ class AttentionContext:
         relative_bias: Tensor | None = None,
         queries: Tokens | None = None,
         outputs: OutputPositions | None = None,
-        mask_stream: MaskStream | None = None,
     ) -> None:
         if keys.positions is None and (relative_bias is not None or visibility.window is not None):
             raise ValueError("a relative bias and a window need positions")
         self.keys, self.queries = keys, keys if queries is None else queries
         self.visibility, self.relative_bias = visibility, relative_bias
-        self.outputs, self.mask_stream = outputs, mask_stream
+        self.outputs = outputs
+        self.mask_stream: MaskStream | None = None
         lengths, hidden, causal, window = visibility
         more = relative_bias is not None or queries is not None or hidden is not None or causal or window is not None
         self.boundaries: Tensor | None = None
