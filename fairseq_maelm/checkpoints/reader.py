@@ -84,6 +84,11 @@ class Checkpoint:
         return self.predicts_masked_tokens and self.config.model.decoder_layers > 0
 
     @property
+    def is_sentence_encoder(self) -> bool:
+        """True if the encoder was imported from a folder of sentence-transformers and not trained since."""
+        return (self.path.parent / "modules.json").is_file()
+
+    @property
     def vocabulary(self) -> int:
         """The fingerprint of the vocabulary; see ``dictionary_fingerprint``."""
         return int(saved_settings(self.weights)["vocabulary"])

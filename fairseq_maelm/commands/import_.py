@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> None:
         f"model: {' '.join(imported.model_options)}\n"
         f"continued pretraining: --task maelm {' '.join(imported.task_options)}\n"
     )
-    if imported.heads:
-        sys.stdout.write(f"head: continued pretraining adapts the encoder and drops {' and '.join(imported.heads)}\n")
+    for effect in imported.effects:
+        sys.stdout.write(f"if you continue its pretraining: {effect}\n")
     if not imported.reads_text:
         sys.stdout.write(
             "text: the source has no tokenizer; put it next to dict.txt, or give --symbols words for texts cut "

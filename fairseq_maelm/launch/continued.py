@@ -19,6 +19,12 @@ logger = logging.getLogger(__name__)
 # BERT's masking (Devlin et al., 2019), which published encoders were trained with.
 _MLM: dict[str, Any] = {"masked-input": "kept", "leave-unmasked-prob": 0.1, "random-token-prob": 0.1}
 _MLM |= {"decoder-layers": 0, "decoder-attention": None}
+# What a new LM head would otherwise learn first, at the cost of the encoder.
+_NEW_HEAD = {"initial-output-bias": "frequencies"}
+_SPOILED = (
+    "the source is a sentence encoder: further pretraining makes its sentence embeddings worse, more with each update; "
+    "`maelm export --mix SOURCE=0.5` keeps most of their quality (docs/guides/retrieval.md)"
+)
 # Share of general text in training, the rise of its loss (bits) that ends a run, and the validation splits.
 _GENERAL = {"general-ratio": 0.25, "general-loss-bound": 0.1, "valid-subset": "valid,general"}
 # Default number of validations in a run, and the smallest default number of updates between two.
@@ -95,15 +101,25 @@ def _updates(setting: Mapping[str, Any], general: float, data: list[Path]) -> in
     return math.ceil(float(setting["passes"]) * tokens / batch)
 
 
+def effects_of_pretraining(checkpoint: Checkpoint) -> list[str]:
+    """Return what further pretraining costs an encoder that was trained for something else, a sentence for each."""
+    effects = []
+    if checkpoint.heads and not checkpoint.predicts_masked_tokens:
+        effects.append(f"the source was fine-tuned: its {' and '.join(checkpoint.heads)} is dropped")
+    if checkpoint.is_sentence_encoder:
+        effects.append(_SPOILED)
+    if not checkpoint.predicts_masked_tokens:
+        effects.append("the source has no LM head: a new one begins with the frequencies of the text's words")
+    return effects
+
+
 def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
     """Return the options for predicting masked tokens; an option with the value None is left to the checkpoint."""
-    if not checkpoint.predicts_masked_tokens and checkpoint.heads:
-        logger.warning(
-            "%s was fine-tuned: its encoder is adapted with a new LM head, and its %s is dropped",
-            checkpoint.path, " and ".join(checkpoint.heads),
-        )  # fmt: skip
+    for effect in effects_of_pretraining(checkpoint):
+        logger.warning("%s", effect)
     if not checkpoint.has_decoder:
-        return _MLM if objective == "mlm" else {}
+        head = {} if checkpoint.predicts_masked_tokens else _NEW_HEAD
+        return {**head, **(_MLM if objective == "mlm" else {})}
     if objective == "mlm":
         raise ValueError(
             f"{checkpoint.path} predicts masked tokens by its decoder, so its encoder cannot be trained by --objective "

@@ -117,6 +117,26 @@ def test_classification(topics, pretrained, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_weights_end_half_way_from_the_frozen_solution(topics, pretrained, tmp_path):
+    found = {}
+    for name, lr, share in (("start", 0.0, 0.5), ("end", 1e-3, 0.0), ("between", 1e-3, 0.5)):
+        output = finetune(topics, pretrained, tmp_path / name, "--keep-start", share, epochs=1, lr=lr)
+        found[name] = torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)["model"]
+    for name, weight in found["between"].items():
+        if weight.is_floating_point():
+            mean = (found["start"][name] + found["end"][name]) / 2
+            torch.testing.assert_close(weight, mean, rtol=1e-5, atol=1e-6)
+    moved = [name for name in found["end"] if not torch.equal(found["end"][name], found["between"][name])]
+    assert len(moved) > 20
+    # What was validated is what was saved.
+    validation = run(
+        ["fairseq-validate", topics, "--path", tmp_path / "between" / "checkpoint_best.pt", "--task", "maelm_sentences"]
+        + ["--criterion", "maelm_sentences", "--batch-size", 8, "--cpu", "--log-format", "json", "--num-workers", 0]
+    )
+    assert losses(validation, "valid") == pytest.approx(losses(output, "valid"), abs=2e-3)
+
+
+@pytest.mark.slow
 def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(toy_data, pretrained, tmp_path):
     task = prepare_task(tmp_path, toy_data, same_topic)
     # A learning rate of zero leaves what was loaded.

@@ -49,18 +49,25 @@ def test_general_text_leaves_the_number_of_passes(monkeypatch):
     assert {each["validate-interval-updates"] for each in found} == {10}
 
 
-def continued_options(monkeypatch, objective, given, general=None, options=OPTIONS, **encoder):
+def test_a_new_head_begins_with_frequencies_and_effects_are_told(monkeypatch, caplog):
+    kinds = {"predicts_masked_tokens": False, "is_sentence_encoder": True, "heads": {"topic": [3, 8]}}
+    found = continued_options(monkeypatch, "mae-lm", (), encoder_layers=2, checkpoint=kinds)
+    assert found["initial-output-bias"] == "frequencies"
+    assert [part in caplog.text for part in ("topic is dropped", "sentence embeddings worse", "no LM head")] == [
+        True
+    ] * 3
+    caplog.clear()
+    assert "initial-output-bias" not in continued_options(monkeypatch, "mae-lm", (), encoder_layers=2)
+    assert not caplog.records
+
+
+def continued_options(monkeypatch, objective, given, general=None, options=OPTIONS, checkpoint=None, **encoder):
     sizes = {"layer": "post_norm", "local_attention": 0, "global_every": 3, "max_positions": 64}
     model = SimpleNamespace(**{**sizes, **encoder})
-    checkpoint = SimpleNamespace(
-        path=Path("base.pt"),
-        predicts_masked_tokens=True,
-        has_decoder=False,
-        heads={},
-        vocabulary=1,
-        config=SimpleNamespace(model=model),
-    )
-    monkeypatch.setattr(continued, "read_checkpoint", lambda path: checkpoint)
+    kind = {"predicts_masked_tokens": True, "is_sentence_encoder": False, "heads": {}, **(checkpoint or {})}
+    config = SimpleNamespace(model=model)
+    read = SimpleNamespace(path=Path("base.pt"), has_decoder=False, vocabulary=1, config=config, **kind)
+    monkeypatch.setattr(continued, "read_checkpoint", lambda path: read)
     monkeypatch.setattr(continued, "load_dictionary", lambda folder: None)
     monkeypatch.setattr(continued, "dictionary_fingerprint", lambda dictionary: 1)
     recipe = PretrainingRecipe(options, SETTING)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.fairseq_fixes.private import remember
+from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
@@ -64,6 +65,13 @@ class SentencesTaskConfig(EncoderTaskConfig):
         help="first weights of the head: random, or those that predict the training labels best while the encoder is "
         "frozen (logistic regression on --finetune-from-model's states; for numbers, ridge regression)",
     )
+    keep_start: float = option(
+        0.0,
+        help="share of the weights before the first update in the final ones, which are validated and saved: with 0.5, "
+        "training ends half way. It needs --head-start frozen and --max-update",
+        minimum=0,
+        below=1,
+    )
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
     save_dir: str = II("checkpoint.save_dir")
 
@@ -83,6 +91,8 @@ class SentencesTask(EncoderTask):
         super().__init__(cfg, dictionary, cfg.tokens_per_sample or 0)
         self.label_dictionary = label_dictionary
         self.label_separator: str | None = getattr(cfg, "label_separator", None)
+        # The weights before the first update, if the final ones shall keep a share of them.
+        self._start: dict[str, Tensor] = {}
 
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SentencesTask":
@@ -109,13 +119,28 @@ class SentencesTask(EncoderTask):
         self.longest = self.longest or model.max_positions()
         classes = 1 if self.label_dictionary is None else len(class_names(self.label_dictionary))
         model.register_classification_head(HEAD, classes, pooling=str(getattr(self.cfg, "pooling", "first")))
+        keeps = getattr(self.cfg, "keep_start", 0.0) > 0.0
         if str(getattr(self.cfg, "head_start", "random")) == "frozen" and not from_checkpoint:
-            self._start_from_frozen_states(model)
+            # A resumed run has learned its head already.
+            if keeps or not (Path(self.cfg.save_dir) / LAST_CHECKPOINT).is_file():
+                self._start_from_frozen_states(model)
+                self._start = {name: each.detach().clone() for name, each in model.named_parameters() if keeps}
+        elif keeps and not from_checkpoint:
+            raise ValueError("--keep-start needs --head-start frozen")
         return model
 
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        """Move the weights towards those before the first update, after the last one; called on all ranks."""
+        super().begin_valid_epoch(epoch, model)
+        trainer = running_trainer()
+        if trainer is None or trainer.get_num_updates() < trainer.cfg.optimization.max_update:
+            return
+        for name, parameter in model.named_parameters():
+            if name in self._start:
+                parameter.data.lerp_(self._start[name].to(parameter), self.cfg.keep_start)
+        self._start = {}
+
     def _start_from_frozen_states(self, model: Any) -> None:
-        if (Path(self.cfg.save_dir) / LAST_CHECKPOINT).is_file():
-            return  # the run is resumed, with the head that it has learned
         if not self.cfg.finetune_from_model:
             raise ValueError("--head-start frozen needs the encoder of --finetune-from-model")
         # fairseq loads them again when training begins.

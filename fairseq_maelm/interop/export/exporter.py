@@ -26,6 +26,7 @@ from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.fairseq_roberta import CHECKPOINT_FILE as ROBERTA_FILE
 from fairseq_maelm.interop.export.fairseq_roberta import write_roberta
 from fairseq_maelm.interop.export.formats import FAIRSEQ_ROBERTA, MODEL_CODE, OUR_FORMAT, ExportSettings
+from fairseq_maelm.interop.export.mixing import mixed, mixing_section
 from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
 from fairseq_maelm.interop.export.model_card import CARD_OF_SOURCE, compared, model_card, training_section
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format
@@ -74,6 +75,8 @@ def export(
     """
     with whole_folder(output, "maelm export", replace) as folder:
         source = load_with_model(checkpoint, vocabulary, settings.averaged_weights)
+        if settings.mix is not None:
+            source = mixed(source, settings.mix)
         if settings.format == "fairseq":
             return write_checkpoint(source, folder, output)
         if DTYPES[settings.dtype] == torch.float16:
@@ -107,7 +110,8 @@ def _for_transformers(
         *(f"known to be tokenized differently: {ascii(text)}: {why}" for text, why in differences.items()),
         *remarks,
     ]
-    sections = [ROUNDING] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
+    sections = [mixing_section(settings.mix)] if settings.mix is not None else []
+    sections += [ROUNDING] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
     card = model_card(source, target, name, settings.license, training_section(source), exactness, sections)
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
     if source.origin is not None and SOURCE_CARD in source.origin.files:

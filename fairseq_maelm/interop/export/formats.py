@@ -3,8 +3,10 @@
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from fairseq_maelm.options import existing_path, option
+from fairseq_maelm.checkpoints.locate import checkpoint_path
+from fairseq_maelm.options import existing_path, number, option
 
 # Format -> start of its class names; architecture -> end of the class name.
 FORMATS = {
@@ -43,6 +45,20 @@ def _format(text: str) -> str:
     return text
 
 
+class Mix(NamedTuple):
+    """A checkpoint, and its share in a mean of weights."""
+
+    source: Path
+    share: float
+
+
+def _mix(text: str) -> Mix:
+    source, equals, share = text.rpartition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text} must be SOURCE=SHARE, such as FOLDER=0.5")
+    return Mix(checkpoint_path(source), number(float, above=0, below=1)(share))
+
+
 @dataclass(frozen=True)
 class ExportSettings:
     """Options of ``maelm export``."""
@@ -63,6 +79,13 @@ class ExportSettings:
     )
     averaged_weights: bool = option(
         False, help="export the running average of the weights, which training with --store-ema saves"
+    )
+    mix: Mix | None = option(
+        None,
+        type=_mix,
+        metavar="SOURCE=SHARE",
+        help="export a weighted mean of the encoders' weights: SHARE of the checkpoint SOURCE, from which --checkpoint "
+        "was trained, and the rest of --checkpoint. It keeps more of what SOURCE knew",
     )
     architecture: str | None = option(
         None,

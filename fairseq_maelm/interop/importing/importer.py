@@ -26,6 +26,7 @@ from fairseq_maelm.interop.importing.checkpoint import arguments_of, converted, 
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source, refuse
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles, facts_and_card
+from fairseq_maelm.launch.continued import effects_of_pretraining
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
@@ -42,7 +43,7 @@ class Imported(NamedTuple):
     model_options: list[str]  # options of fairseq-train that build the model
     task_options: list[str]  # options of the task maelm that continue its pretraining
     reads_text: bool  # the folder holds a sentencepiece model or tokenizer
-    heads: list[str]  # the fine-tuned heads, which continued pretraining drops
+    effects: list[str]  # what continued pretraining costs the encoder
 
 
 def download(name: str) -> Path:
@@ -153,7 +154,7 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
     )  # fmt: skip
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
     complete(ours, folder)
-    return Imported(folder, found, model, task, bool(vocabulary.files), list(ours.checkpoint.heads))
+    return Imported(folder, found, model, task, bool(vocabulary.files), effects_of_pretraining(ours.checkpoint))
 
 
 def _write_tokenizer(ours: LoadedCheckpoint, folder: Path) -> None:
