@@ -143,6 +143,7 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         "tokenizer-text": (_at("tokenizer.json", lambda content: b"text"), "token"),
         "tokenizer-deep": (_at("tokenizer.json", lambda content: b"[" * 200_000), "token"),
         "deberta": (_configured(model_type="deberta-v2"), "multiplies queries and keys with embeddings of relative"),
+        "eurobert": (_configured(model_type="eurobert"), "its layers have RMSNorm and SwiGLU"),
         "albert": (_configured(model_type="albert"), "its layers share their weights"),
         "electra-small": (_configured(model_type="electra", embedding_size=8), "its embeddings have width 8"),
         "bert-without-its-weights": (

@@ -31,6 +31,7 @@ _OTHER_MODELS = {
     ),
     "albert": "its layers share their weights, and its embeddings are projected",
     **dict.fromkeys(("longformer", "big_bird"), "its attention is sparse in another way than our encoder's"),
+    **dict.fromkeys(("eurobert", "neobert"), "its layers have RMSNorm and SwiGLU, and its LM head a matrix of its own"),
 }
 _EXPECTED_OF_MODERNBERT = {**MODERNBERT_SETTINGS, "tie_word_embeddings": True}
 # Settings that only these models read.

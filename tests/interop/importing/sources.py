@@ -154,6 +154,38 @@ def modernbert_folder(folder: Path, **changes: Any) -> Path:
     return save(folder, "ModernBert", tokenizer, tokenizer.get_vocab_size() + 13, BERT_NAMES, **settings)
 
 
+def mmbert_folder(folder: Path) -> Path:
+    """Make a folder like mmBERT: ModernBERT with one rotary base, and byte pairs with odd tokens like Gemma 2's."""
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    inner.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Split(" ", "merged_with_previous")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    odd = ["[@BOS@]", "<unused0>", *("\n" * n for n in range(1, 5)), *("\u2581" * n for n in range(2, 5)), "<table>"]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=900,
+        special_tokens=[*special, *odd, *(f"<0x{byte:02X}>" for byte in range(256))],
+        show_progress=False,
+    )
+    inner.train_from_iterator(corpus(folder_of(folder)), trainer)
+    state = json.loads(inner.to_str())  # bytes are ordinary tokens, and few of the added ones are special
+    state["added_tokens"] = [
+        {**token, "special": token["content"] in special} for token in state["added_tokens"][: len(special + odd)]
+    ]
+    inner = tokenizers.Tokenizer.from_str(json.dumps(state))
+    parts = [tokenizers.decoders.Replace("\u2581", " "), tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()]
+    inner.decoder = tokenizers.decoders.Sequence(parts)
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<bos> $A <eos>", pair="<bos> $A <eos> $B:1 <eos>:1", special_tokens=[("<bos>", 2), ("<eos>", 1)]
+    )
+    numbers = {"pad": 0, "bos": 2, "eos": 1, "cls": 1, "sep": 1}  # as in the published configuration
+    settings = {f"{name}_token_id": number for name, number in numbers.items()}
+    settings |= {**MODERN_SIZES, "classifier_pooling": "mean", "position_embedding_type": "sans_pos"}
+    settings["rope_parameters"] = rope(full_attention=160_000.0, sliding_attention=160_000.0)
+    names = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk", "mask")}
+    names |= {"cls_token": "<bos>", "sep_token": "<eos>"}
+    return save(folder, "ModernBert", inner, inner.get_vocab_size(), names, **settings)
+
+
 def folder_of(folder: Path) -> Path:
     """Return the path of a source's corpus, next to it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -221,6 +253,7 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
     "camembert": unigram,
     "mpnet": mpnet,
     "modernbert": modernbert_folder,
+    "mmbert": mmbert_folder,
 }
 
 
