@@ -178,10 +178,6 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
             _modernbert(layer_types=["sliding_attention"] * 2),
             "all layers except the first of every",
         ),
-        "modernbert-classifier": (
-            _modernbert(classifier_pooling="mean", architectures=["ModernBertForSequenceClassification"]),
-            "classifier_pooling is 'mean'",
-        ),
         "distilbert-without-layers": (_configured(model_type="distilbert", num_hidden_layers=None), "num_hidden_lay"),
     },
 }

@@ -23,6 +23,7 @@ from fairseq_maelm.interop.importing.huggingface_config import (
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_as_cased, read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse, without_prefix
 from fairseq_maelm.interop.source_files import kept_files, kept_weights
+from fairseq_maelm.modules.finetuning_heads import POOLING
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ _HEAD_NAMES = {
     "token-classification": "tagging_head",
     "question-answering": "span_head",
 }
+# ModernBERT's name for what a sentence head reads -> ours.
+_POOLING = {"cls": "first", "mean": "mean"}
 
 
 def open_folder(folder: Path, cased: bool = False) -> Source:
@@ -177,6 +180,14 @@ def _read_file(file: Path) -> dict[str, Tensor]:
     return dict(weights)
 
 
+def _with_pooling(folder: Path, weights: dict[str, Tensor], pooling: Any, head: str | None) -> dict[str, Tensor]:
+    """Rename the dense layer of a sentence head by what the head reads; only ModernBERT's configuration names it."""
+    if pooling not in _POOLING:
+        raise refuse(folder, f"classifier_pooling is {pooling!r}, not one of {', '.join(_POOLING)}")
+    first, ours = (f"classification_heads.{head}.{POOLING[each]}." for each in ("first", _POOLING[pooling]))
+    return {name.replace(first, ours): weight for name, weight in weights.items()}
+
+
 def convert_weights(
     folder: Path, config: dict[str, Any], theirs: dict[str, Tensor], architecture: str, head: str | None
 ) -> dict[str, Tensor]:
@@ -191,6 +202,8 @@ def convert_weights(
         ours = take_weights(theirs, family, options, architecture, head, position_offset(config))
     except KeyError as error:
         raise refuse(folder, f"its weights lack {error.args[0]}") from error
+    if architecture == "sequence-classification":
+        ours = _with_pooling(folder, ours, config.get("classifier_pooling", "cls"), head)
     for name in _NOT_NEEDED:
         theirs.pop(name, None)
     if theirs:

@@ -7,7 +7,7 @@ from typing import Any
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS, MPNET_BUCKETS
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export.configuration import SETTING_NAMES
-from fairseq_maelm.interop.export.formats import ARCHITECTURES, OUR_FORMAT
+from fairseq_maelm.interop.export.formats import OUR_FORMAT
 from fairseq_maelm.interop.importing.source import refuse
 from fairseq_maelm.models.config import LARGEST_EPS, SMALLEST_EPS
 
@@ -34,9 +34,6 @@ _OTHER_MODELS = {
     **dict.fromkeys(("eurobert", "neobert"), "its layers have RMSNorm and SwiGLU, and its LM head a matrix of its own"),
 }
 _EXPECTED_OF_MODERNBERT = {**MODERNBERT_SETTINGS, "tie_word_embeddings": True}
-# Settings that only these models read.
-_OF_SEQUENCE_CLASSIFICATION = ("classifier_pooling",)
-
 _SIZES = {
     "encoder_layers": "num_hidden_layers",
     "encoder_embed_dim": "hidden_size",
@@ -78,11 +75,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     eps = _layer_norm_eps(config)
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
         raise refuse(folder, f"layer_norm_eps is {eps!r}, not a number from {SMALLEST_EPS} to {LARGEST_EPS}")
-    named = str(config.get("architectures"))
     for name, ours in (_EXPECTED_OF_MODERNBERT if _is_modern(config) else _EXPECTED).items():
-        if name in _OF_SEQUENCE_CLASSIFICATION and ARCHITECTURES["sequence-classification"] not in named:
-            continue
-        if config.get(name, ours) != ours:
+        # Which states a head reads, if there is one, is told by its weights' names.
+        if name != "classifier_pooling" and config.get(name, ours) != ours:
             raise refuse(folder, f"{name} is {config[name]!r}, but our encoder has {ours!r}")
     _OF_FAMILY.get(kind, lambda folder, config: None)(folder, config)
     return config

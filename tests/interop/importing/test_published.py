@@ -180,9 +180,9 @@ def test_a_cased_bert_without_settings_is_told_and_mended(
     assert tokenizer_of(done.folder).tokenize(word) == [word]
 
 
-def one_separator(folder: Path) -> Path:
+def one_separator(folder: Path, pooling: str = "cls") -> Path:
     """Make a classifier whose tokenizer joins two texts like ModernBERT's: [CLS] a [SEP] b [SEP]."""
-    with_head(sources.modernbert_folder(folder, classifier_pooling="cls"), MODERN_CLASSIFIER, id2label=LABELS)
+    with_head(sources.modernbert_folder(folder, classifier_pooling=pooling), MODERN_CLASSIFIER, id2label=LABELS)
     state = json.loads((folder / TOKENIZER_FILE).read_text())
     (pair := state["post_processor"]["pair"]).remove(pair[2])
     (folder / TOKENIZER_FILE).write_text(json.dumps(state))
@@ -193,7 +193,11 @@ def of_bert(folder: Path) -> Path:
     return with_head(in_berts_own_form(sources.bert(folder)), "BertForSequenceClassification", id2label=LABELS)
 
 
-@pytest.mark.parametrize("make", [one_separator, of_bert])
+def of_means(folder: Path) -> Path:
+    return one_separator(folder, "mean")
+
+
+@pytest.mark.parametrize("make", [one_separator, of_means, of_bert])
 def test_an_imported_classifier_reads_pairs_as_its_source(make: Any, tmp_path: Path, caplog: Any, capsys: Any) -> None:
     """Our own fine-tuning of an imported encoder keeps two separators; token types other than 0 are told."""
     source = make(tmp_path / "source")
@@ -206,8 +210,18 @@ def test_an_imported_classifier_reads_pairs_as_its_source(make: Any, tmp_path: P
     found = hub.predict("sentence_classification_head", hub.encode(*PAIR), return_logits=True).detach()
     assert ("another token type" in caplog.text) == (make is of_bert)
     assert torch.allclose(found, expected, atol=1e-5) == (make is not of_bert)
+    again = export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "again", ExportSettings()).folder
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(again).eval()
+    assert torch.equal(model(**tokenizer_of(again)(*PAIR, return_tensors="pt")).logits, expected)
     refused = usage_error(capsys, ["predict", str(source / "config.json"), "--checkpoint", str(tmp_path / "imported")])
     assert "is the import of a fine-tuned checkpoint: give --prompt" in refused
+    if make is of_means:
+        config = (source / "config.json").read_text()
+        (source / "config.json").write_text(
+            config.replace('"classifier_pooling": "mean"', '"classifier_pooling": "max"')
+        )
+        with pytest.raises(ValueError, match="classifier_pooling is 'max', not one of cls, mean"):
+            import_model(source, tmp_path / "refused")
     hub.model.classification_heads.clear()
     del hub._separators
     assert hub.encode(*PAIR).tolist().count(hub.dictionary.eos()) == 3
