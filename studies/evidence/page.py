@@ -67,14 +67,14 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
         header = ["", *rows]
         lines = [[_title(plan, each), *(_cell(cells, each) for cells in rows.values())] for each in measures]
         words = "Means over pretraining seeds with 95 % intervals (Student's t)."
-        found.append((f"{budget} FLOP", words, header, lines))
+        found.append((f"{budget} FLOPs", words, header, lines))
     words = (
-        "Mean difference with its 95 % interval: over pairs of pretrainings with equal seeds (paired t), or over the "
-        "examples of the primary tasks, which says nothing about other seeds."
+        "Mean differences with 95 % intervals. Most are over pairs of runs with equal pretraining seeds (paired t). Those "
+        "over the examples of the primary tasks say nothing about other seeds."
     )
     found.append(("Differences at equal FLOPs", words, *_differences(plan, results)))
     found.append(_equal(results))
-    header = ["", "updates", "tokens", "FLOP", "seconds in training", "bits"]
+    header = ["", "updates", "tokens", "FLOPs", "seconds of training", "bits per masked token"]
     rows = [
         [
             run["name"],
@@ -86,16 +86,16 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
         ]
         for run in results["runs"]
     ]
-    found.append(("Pretrainings", "Equal FLOPs, counted with encoder, decoder, head and optimizer.", header, rows))
+    found.append(("Pretraining runs", "FLOPs include encoder, decoder, head and optimizer.", header, rows))
     trials = [[trial["method"], f"{trial['loss']:.3f}"] for trial in results["trials"]]
-    found.append(("Choices", "Bits on held-out text; the lowest of each method was taken.", ["", "bits"], trials))
+    found.append(("Selection", "The lowest loss on held-out text of each method was selected.", ["", "bits per masked token"], trials))
     return found
 
 
 def _strength(plan: Plan, results: dict[str, Any]) -> list[Section]:
     """Compare the first method with encoders that others have measured, if there is a common measure."""
     first, table, known = next(iter(plan.methods)), results["table"], plan.content["known"]
-    own = {f"{first}, {budget} FLOP": rows[first] for budget, rows in table.items() if first in rows}
+    own = {f"{first}, {budget} FLOPs": rows[first] for budget, rows in table.items() if first in rows}
     measures = dict.fromkeys(measure for encoder in known["encoders"].values() for measure in encoder)
     measures = [measure for measure in measures if any(measure in cells for cells in own.values())]
     rows = [[name, *(_cell(cells, measure) for measure in measures)] for name, cells in own.items()]
@@ -104,7 +104,7 @@ def _strength(plan: Plan, results: dict[str, Any]) -> list[Section]:
         if any(measure in encoder for measure in measures):
             rows.append([name, *(_number(encoder.get(measure)) for measure in measures)])
     header = ["", *(_title(plan, measure) for measure in measures)]
-    return [(f"How strong {first} is here", known["words"], header, rows)] if measures else []
+    return [(f"Strength of our {first}", known["words"], header, rows)] if measures else []
 
 
 def _number(value: float | None) -> str:
@@ -113,10 +113,10 @@ def _number(value: float | None) -> str:
 
 def _equal(results: dict[str, Any]) -> Section:
     words = (
-        "As far as the method that gets least far with a budget; between checkpoints interpolated. Only that method's "
-        "learning rate has fallen to its end. Time is that of updates measured in turn on a quiet machine."
+        "Each method is evaluated at the limit that the slowest method reaches, by interpolation between checkpoints. Only "
+        "for that method has the learning-rate schedule ended. Update times were measured alternately on an idle machine."
     )
-    header = ["FLOP of the budget", "equal", "up to", "method", "bits", "primary measure"]
+    header = ["budget in FLOPs", "equal", "up to", "method", "bits per masked token", "primary measure"]
     rows = []
     for own in results["equal"]:
         cells = [_cell(own["measures"], measure) for measure in (LOSS, PRIMARY)]
@@ -126,7 +126,7 @@ def _equal(results: dict[str, Any]) -> Section:
 
 def _title(plan: Plan, measure: str) -> str:
     if measure == LOSS:
-        return "bits, 15 % masked"
+        return "loss in bits per masked token, 15 % masked"
     if measure == PRIMARY:
         names = " and ".join(plan.content["primary"])
         return f"mean of {names}" if len(plan.content["primary"]) > 1 else names
@@ -171,7 +171,7 @@ def draw_curves(results: dict[str, Any], path: Path) -> None:
         shown.add(run["row"])
     for axis, label in zip(axes, ("tokens", "FLOPs", "seconds in training")):
         axis.set(xlabel=label, xscale="log")
-    axes[0].set_ylabel("bits a predicted token")
+    axes[0].set_ylabel("loss in bits per masked token")
     axes[0].legend(fontsize=8)
     _save(figure, path)
 
@@ -204,7 +204,7 @@ def draw_differences(plan: Plan, results: dict[str, Any], path: Path) -> None:
     if handles:
         figure.legend(handles.values(), handles, fontsize=9, ncols=len(handles), loc="upper center")
     figure.supxlabel("FLOPs", fontsize=10)
-    figure.supylabel(f"difference from {first}: bits, points, dimensions", fontsize=10)
+    figure.supylabel(f"difference from {first}: loss in bits, scores in points, rank", fontsize=10)
     _save(figure, path, rect=(0, 0, 1, 1 - 0.35 / figure.get_figheight()))
 
 
