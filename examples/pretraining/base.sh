@@ -2,7 +2,7 @@
 # MAE-LM base: 12 layers of 768 and a decoder of 4 (Meng et al., 2024, Table 3).
 #     [GPUS=N] [SEQUENCES=N] bash base.sh DATA SAVE_DIR [OPTION OF FAIRSEQ-TRAIN ...]
 # DATA: about 16 GB of English text, `maelm prepare corpus TEXT --preset uncased --output DATA`
-# Cost: 131 billion tokens, 85 exaFLOP; 3 days of one H100, estimated at 30 % of its peak, not measured.
+# Cost: 131 billion tokens, 85 exaFLOPs; 3 days on one H100, estimated at 30 % of its peak, not measured.
 # The same command resumes. GPUS x SEQUENCES must divide the batch of 2,048 sequences.
 set -euo pipefail
 DATA=${1:?the data folder} SAVE_DIR=${2:?the folder for checkpoints}

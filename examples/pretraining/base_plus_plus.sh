@@ -2,7 +2,7 @@
 # MAE-LM base++: the base model on ten times the text (Meng et al., 2024, Table 3).
 #     [GPUS=N] [SEQUENCES=N] bash base_plus_plus.sh DATA SAVE_DIR [OPTION OF FAIRSEQ-TRAIN ...]
 # DATA: about 160 GB of English text, `maelm prepare corpus TEXT --preset cased --shards 10 --output DATA`
-# Cost: 2.1 trillion tokens, 1,412 exaFLOP; 55 days of one H100, estimated at 30 % of its peak, not measured.
+# Cost: 2.1 trillion tokens, 1,412 exaFLOPs; 55 days on one H100, estimated at 30 % of its peak, not measured.
 # The same command resumes. GPUS x SEQUENCES must divide the batch of 2,048 sequences.
 set -euo pipefail
 DATA=${1:?the data folder} SAVE_DIR=${2:?the folder for checkpoints}

@@ -3,7 +3,7 @@
 # every second layer predicts the masked tokens. The settings are ours, not the paper's.
 #     [GPUS=N] [SEQUENCES=N] bash modern_150m.sh DATA SAVE_DIR [OPTION OF FAIRSEQ-TRAIN ...]
 # DATA: 20 GB of text and more, `maelm prepare corpus TEXT --preset cased --output DATA`
-# Cost: 52 billion tokens, 41 exaFLOP; 1.6 days of one H100, estimated at 30 % of its peak, not measured.
+# Cost: 52 billion tokens, 41 exaFLOPs; 1.6 days on one H100, estimated at 30 % of its peak, not measured.
 set -euo pipefail
 DATA=${1:?the data folder} SAVE_DIR=${2:?the folder for checkpoints}
 GPUS=${GPUS:-8}            # GPUS x SEQUENCES must divide the batch of 1,024 sequences

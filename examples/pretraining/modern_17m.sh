@@ -3,7 +3,7 @@
 # second one predicts the masked tokens. The settings are ours, not the paper's.
 #     [PRECISION=bf16] bash modern_17m.sh DATA SAVE_DIR [OPTION OF FAIRSEQ-TRAIN ...]
 # DATA: 50 MB of text and more, `maelm prepare corpus TEXT --vocabulary-size 8192 --output DATA`
-# Cost: 10 million tokens, 0.38 petaFLOP; about 40 minutes of one core with AMX in bf16 (measured with another decoder).
+# Cost: 10 million tokens, 0.38 petaFLOPs; about 40 minutes on one core with AMX in bf16 (measured with another decoder).
 set -euo pipefail
 DATA=${1:?the data folder} SAVE_DIR=${2:?the folder for checkpoints}
 # PRECISION=bf16 is faster on processors with avx512_bf16 or amx_bf16 (`lscpu`).

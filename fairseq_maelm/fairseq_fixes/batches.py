@@ -68,9 +68,9 @@ def _step_of_rank(self: Trainer, samples: list[Any], raise_oom: bool = False) ->
 @replaces(
     Trainer,
     "get_valid_iterator",
-    why="with --max-valid-steps a validation measures the shortest sequences, and leaves a thread and workers behind",
+    why="with --max-valid-steps validation covers only the shortest sequences, and leaves a thread and workers behind",
     acts_on="runs with --max-valid-steps; our tasks that validate on the training split",
-    upstream="in part: the sample",
+    upstream="in part: the choice of batches",
 )
 @functools.wraps(_get_valid_iterator)
 def get_valid_iterator(self: Trainer, subset: str, disable_iterator_cache: bool = False) -> Any:

@@ -51,7 +51,7 @@ _load_models = checkpoint_utils.load_model_ensemble_and_task
 @changes(
     "safe globals of `torch.serialization`",
     why="since torch 2.6, checkpoints with fairseq's `argparse.Namespace` are refused",
-    acts_on="all that torch loads; also when this package opens a .pt file",
+    acts_on="everything that torch loads; set also when this package opens a .pt file",
 )
 def _load_namespaces() -> None:
     """Let fairseq's own calls of torch.load read its configurations."""
@@ -74,7 +74,7 @@ def _only_plain_data() -> Iterator[None]:
 @replaces(
     checkpoint_utils,
     "load_checkpoint_to_cpu",
-    why="with fairseq's main branch a checkpoint can run any command; folders of `maelm export --complete` are unknown",
+    why="with fairseq's main branch a checkpoint can run any code; folders of `maelm export --complete` cannot be loaded",
     acts_on="all checkpoints",
     upstream="in part: not our folders",
 )
@@ -120,8 +120,8 @@ def _refuse_foreign(path: Path) -> None:
 @replaces(
     checkpoint_utils,
     "load_model_ensemble_and_task",
-    why="fairseq-validate builds whatever task a file names, and some of fairseq's evaluate strings of the file",
-    acts_on="all checkpoints from which a program builds task and model",
+    why="fairseq-validate builds any task that a file names, and some of fairseq's tasks evaluate strings as code",
+    acts_on="all checkpoints from which a program builds a task and model",
     upstream="no: it refuses fairseq's own tasks",
 )
 @functools.wraps(_load_models)

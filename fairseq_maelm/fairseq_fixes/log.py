@@ -25,7 +25,7 @@ _WARNINGS = (
 @replaces(
     trainer,
     "_catalog_shared_params",
-    why="the log says that biases which do not exist are shared, a line for each layer",
+    why="the log reports shared biases that do not exist, one line per layer",
 )
 def _find_shared(model: torch.nn.Module) -> list[list[str]]:
     """Return lists of names, one for each parameter with several names; absent biases are ignored."""
@@ -37,9 +37,9 @@ def _find_shared(model: torch.nn.Module) -> list[list[str]]:
 
 @changes(
     "loggers of `fairseq_task` and `utils`, filters of `warnings`",
-    why="details about batches, and warnings about fairseq's use of Hydra and torch, hide the lines that matter",
+    why="details about batches, and warnings about fairseq's use of Hydra and torch, hide important lines",
     acts_on="log lines and warnings of the process",
-    upstream="in part: by mending what is warned of",
+    upstream="in part: by fixing the causes of the warnings",
 )
 def _leave_out_noise() -> None:
     """Silence fairseq's details about batches and the known warnings."""

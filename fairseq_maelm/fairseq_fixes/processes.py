@@ -40,7 +40,7 @@ _set_num_updates = Trainer.set_num_updates
 @replaces(
     distributed_utils,
     "all_gather_list",
-    why="without a GPU it fails, and on several GPUs the validation of a batch with 8,000 labeled words",
+    why="fails without a GPU, and on several GPUs when validating a batch with 8,000 labeled words",
     acts_on="all runs on several ranks",
 )
 def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
@@ -55,7 +55,7 @@ def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list
 @replaces(
     distributed_utils,
     "_broadcast_object_slow",
-    why="since torch 2.6 no run on several ranks can resume or start from a checkpoint",
+    why="since torch 2.6, runs on several ranks cannot resume or start from a checkpoint",
     acts_on="all runs on several ranks",
 )
 def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
@@ -81,7 +81,7 @@ def start_rank(number: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None
 
 @changes(
     "os.register_at_fork",
-    why='a worker of the data loader aborts with "CUDA error: initialization error", and the training ends',
+    why='a data loader worker aborts with "CUDA error: initialization error", and training ends',
     acts_on="all processes that this process forks",
 )
 def _keep_inherited_garbage() -> None:
@@ -92,9 +92,9 @@ def _keep_inherited_garbage() -> None:
 @replaces(
     Trainer,
     "set_num_updates",
-    why="the memory of a long training on a CPU grows with every update",
+    why="memory grows with every update of a long training run on a CPU",
     acts_on="all runs on a CPU",
-    upstream="no: it follows from our choice of allocation",
+    upstream="no: it results from our allocator settings",
 )
 def _count_update(self: Any, num_updates: int) -> None:
     global _given_back

@@ -36,9 +36,9 @@ _load_state_dict = EpochBatchIterator.load_state_dict
 @replaces(
     checkpoint_utils,
     "load_checkpoint",
-    why="with a truncated checkpoint_last.pt a run fails, without one it restarts and overwrites the others; two runs "
-    "write to one folder; a complete run makes one more update",
-    upstream="no: these are the rules of our save folder",
+    why="if checkpoint_last.pt is truncated, a run fails; if it is missing, the run restarts and overwrites the other "
+    "checkpoints; two runs can write to one folder; a complete run makes one more update",
+    upstream="no: these rules are specific to our save folder",
 )
 @functools.wraps(_load_checkpoint)
 def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
@@ -52,7 +52,7 @@ def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
 @replaces(
     Trainer,
     "load_checkpoint",
-    why="--store-ema cannot start from a checkpoint without an average; another run's checkpoint is a traceback",
+    why="--store-ema cannot start from a checkpoint without an average; another run's checkpoint causes a traceback",
     upstream="in part: the average",
 )
 @functools.wraps(load_with_average)

@@ -37,7 +37,7 @@ _save_checkpoint = Trainer.save_checkpoint
 @replaces(
     PathManager,
     "copy",
-    why="a run that is killed while it saves leaves a truncated checkpoint_last.pt, from which no run can resume",
+    why="a run killed while saving leaves a truncated checkpoint_last.pt, from which no run can resume",
     acts_on="local files that may be overwritten",
 )
 def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
@@ -54,9 +54,9 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
 @replaces(
     checkpoint_utils,
     "torch_persistent_save",
-    why="after a failed write or a power failure a checkpoint is damaged or empty; one with numpy's numbers, such as a "
+    why="after a failed write or a power failure, checkpoints are damaged or empty; those with numpy numbers, such as a "
     "correlation as the best metric, cannot be loaded",
-    acts_on="all checkpoints; remote and asynchronous ones in their content only",
+    acts_on="all checkpoints; for remote and asynchronous ones, only their content",
 )
 def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
     """Save a checkpoint atomically, with up to three attempts; remote and asynchronous writes are left to fairseq."""
@@ -78,9 +78,9 @@ def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
 @replaces(
     Trainer,
     "save_checkpoint",
-    why="an update that fails leaves crash.pt, as large as a checkpoint, which no program reads",
+    why="a failed update leaves crash.pt, which is as large as a checkpoint and which no program reads",
     acts_on="crash.pt",
-    upstream="no: somebody may look into this file",
+    upstream="no: others may want this file",
 )
 @functools.wraps(_save_checkpoint)
 def _save_except_after_crash(self: Trainer, filename: str, extra_state: Any) -> Any:

@@ -62,7 +62,7 @@ def running_trainer() -> Trainer | None:
 
 
 _OF_OUR_TASK = {
-    "why": "after a validation that shall be the last one, training makes one more update and saves it",
+    "why": "after the validation that ends a run, training makes one more update and saves it",
     "acts_on": "runs that our task stops",
     "upstream": "yes, as a method of tasks",
 }
@@ -90,8 +90,8 @@ def _next_epoch_unless_stopped(self: Trainer, *args: Any, **options: Any) -> Any
 @replaces(
     checkpoint_utils,
     "save_checkpoint",
-    why="training saves once more after its last validation; checkpoints alone have no vocabulary to encode text",
-    acts_on="runs that our task stops; tasks with files to copy, fairseq's sentence_prediction too",
+    why="training saves again after its last validation; save folders lack the vocabulary needed to encode text",
+    acts_on="runs that our task stops; tasks with files to copy, also fairseq's sentence_prediction",
     upstream="no: it copies our files",
 )
 @functools.wraps(_save_checkpoint)
@@ -119,7 +119,7 @@ def restore_patience(extra_state: dict[str, Any]) -> None:
 @replaces(
     Trainer,
     "state_dict",
-    why="a run that --patience has stopped goes on when it is started again; an interrupted one stops too late",
+    why="a run stopped by --patience continues when it is started again; an interrupted one stops too late",
     acts_on="runs with --patience",
 )
 @functools.wraps(_state_dict)

@@ -30,7 +30,7 @@ _load_checkpoint = Trainer.load_checkpoint
 @replaces(
     AMPOptimizer,
     "step",
-    why="gradients are divided by the loss scale twice: once the scale has grown, weights hardly change",
+    why="gradients are divided by the loss scale twice: once the scale has grown, the weights hardly change",
     acts_on="runs with --amp",
 )
 def _step(self: AMPOptimizer) -> None:
@@ -43,7 +43,7 @@ def _step(self: AMPOptimizer) -> None:
 @replaces(
     EMA,
     "_step_internal",
-    why="the first update fails for a model with integers in its state dict; weights with two names decay twice",
+    why="the first update fails for a model with integers in its state dict; weights with two names are averaged twice",
     acts_on="runs with --store-ema",
 )
 def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:

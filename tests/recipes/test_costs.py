@@ -19,7 +19,7 @@ SUSTAINED = {"H100": 0.3 * 989e12, "A100": 0.3 * 312e12}
 
 
 def costs(name: str, **changes: Any) -> tuple[float, float]:
-    """Count the operations of training per original token, without the window of local attention, and of the run."""
+    """Count the FLOPs of training per original token, without the window of local attention, and of the run."""
     recipe = read_recipe(Path(name), PretrainingRecipe)
     options = {option.replace("-", "_"): value for option, value in recipe.options.items()}
     config = SimpleNamespace(**{**options, **changes, "local_attention": 0})
@@ -50,11 +50,11 @@ def test_stated_cost_is_the_model_s(name: str) -> None:
     run, days = f"{written(whole / size)} {unit}", [written(whole / peak / 86400) for peak in SUSTAINED.values()]
     lines = (PretrainingRecipe.folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     text = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
-    assert f"{token / 1e9:.3f} GFLOP a token" in text and run in text
+    assert f"{token / 1e9:.3f} GFLOPs per token" in text and run in text
     if name in ("modern_17m", "modern_32m"):
         days = ["", ""]
     else:
-        assert f"{days[0]} days of one H100" in text
+        assert f"{days[0]} days on one H100" in text
     script = PRETRAINING / f"{name}.sh"
     assert not script.exists() or run in script.read_text(encoding="utf-8")
     # The guide's table.

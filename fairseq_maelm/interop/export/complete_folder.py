@@ -21,7 +21,7 @@ from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
 # The model card's section on half-precision weights.
 ROUNDING = (
-    "## Precision\n\nThe weights are rounded to float16 and compute in float32. The comparisons above are with the "
+    "## Precision\n\nThe weights are rounded to float16 and loaded as float32. The comparisons above use the "
     "checkpoint after this rounding."
 )
 # The options of tasks that name files or folders, which are private and absent elsewhere.

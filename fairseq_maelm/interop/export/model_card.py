@@ -84,7 +84,7 @@ def model_card(
         exactness: lines about comparisons with the original, as from ``compared``.
         more: further sections.
     """
-    notes = ["`truncation=True` cuts inputs to the model's positions."]
+    notes = ["`truncation=True` truncates inputs to the model's number of positions."]
     if target.format == OUR_FORMAT:
         notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
     if (target.format, target.architecture) == ("mpnet", "encoder"):
@@ -150,9 +150,9 @@ def _summary(source: LoadedCheckpoint) -> str:
         about = f"whose encoder {sees} [MASK] in pretraining{method}"
         if source.origin is not None:
             name = source.origin.facts.get("source", "a published model")
-            about = f"imported from {name}, which pretrained it in its own way"
+            about = f"imported from {name}"
             if updates:
-                about += f"; in the last {updates:,} updates, which are ours, its encoder {sees} [MASK]{method}"
+                about += f", then trained for {updates:,} updates in which its encoder {sees} [MASK]{method}"
     return (
         f"A text encoder for fairseq and fairseq_maelm, {about}: {config.encoder_layers} layers of width "
         f"{config.encoder_embed_dim} with {config.encoder_attention_heads} heads, {positions}, "
@@ -172,7 +172,7 @@ def _source_section(kept: SourceFiles, facts: Mapping[str, Any]) -> str:
             )
     lines = [table({name: value for name, value in known.items() if value})]
     if SOURCE_CARD in kept.files:
-        lines.append(f"The card of the source, which describes the training before, is `{CARD_OF_SOURCE}`.")
+        lines.append(f"The source's model card, which describes the original training, is `{CARD_OF_SOURCE}`.")
     return "\n\n".join(lines)
 
 
@@ -202,11 +202,11 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
 def _training(source: LoadedCheckpoint) -> dict[str, Any]:
     history, config = source.checkpoint.history, source.checkpoint.config
     facts: dict[str, Any] = {"task": f"`{source.checkpoint.task_name}`"}
-    names = {"num_updates": "updates", "epoch": "epoch", "val_loss": "last validation metric", "best": "best of them"}
+    names = {"num_updates": "updates", "epoch": "epoch", "val_loss": "last validation metric", "best": "best validation metric"}
     facts |= {label: history[name] for name, label in names.items() if name in history}
     metric = OmegaConf.select(config, "checkpoint.best_checkpoint_metric")
     if metric is not None and "val_loss" in history:
-        facts["the validation metric is"] = f"`{metric}`"
+        facts["validation metric"] = f"`{metric}`"
     if "training_seconds" in history:
         facts["hours"] = round(history["training_seconds"] / 3600, 2)
     per_update = OmegaConf.select(config, "optimization.update_freq") or [1]

@@ -48,8 +48,7 @@ def test_an_adapted_encoder_names_its_source(form: str | None, given: str | None
     assert f"license: {given or 'apache-2.0'}" in metadata and 'base_model: "someone/sailors"' in metadata
     digest = sha256_of(source / "model.safetensors")
     for fact in (
-        "imported from someone/sailors, which pretrained it in its own way; in the last 50 updates, which are ours, "
-        "its encoder never sees [MASK] (MAE-LM)",
+        "imported from someone/sailors, then trained for 50 updates in which its encoder never sees [MASK] (MAE-LM)",
         f"| SHA-256 of model.safetensors | {digest} |",
         "| pooling in sentence-transformers | mean |",
     ):
