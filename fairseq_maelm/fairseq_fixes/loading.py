@@ -74,7 +74,7 @@ def _only_plain_data() -> Iterator[None]:
 @replaces(
     checkpoint_utils,
     "load_checkpoint_to_cpu",
-    why="with fairseq's main branch a checkpoint can run any code; folders of `maelm export --complete` cannot be loaded",
+    why="with fairseq's main branch a checkpoint can run code; folders of `maelm export --complete` cannot be loaded",
     acts_on="all checkpoints",
     upstream="in part: not our folders",
 )

@@ -54,8 +54,8 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
 @replaces(
     checkpoint_utils,
     "torch_persistent_save",
-    why="after a failed write or a power failure, checkpoints are damaged or empty; those with numpy numbers, such as a "
-    "correlation as the best metric, cannot be loaded",
+    why="after a failed write or a power failure, checkpoints are damaged or empty; those with numpy numbers, such as "
+    "a correlation as the best metric, cannot be loaded",
     acts_on="all checkpoints; for remote and asynchronous ones, only their content",
 )
 def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:

@@ -69,8 +69,8 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
         words = "Means over pretraining seeds with 95 % intervals (Student's t)."
         found.append((f"{budget} FLOPs", words, header, lines))
     words = (
-        "Mean differences with 95 % intervals. Most are over pairs of runs with equal pretraining seeds (paired t). Those "
-        "over the examples of the primary tasks say nothing about other seeds."
+        "Mean differences with 95 % intervals. Most are over pairs of runs with equal pretraining seeds (paired t). "
+        "Those over the examples of the primary tasks say nothing about other seeds."
     )
     found.append(("Differences at equal FLOPs", words, *_differences(plan, results)))
     found.append(_equal(results))
@@ -88,7 +88,8 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
     ]
     found.append(("Pretraining runs", "FLOPs include encoder, decoder, head and optimizer.", header, rows))
     trials = [[trial["method"], f"{trial['loss']:.3f}"] for trial in results["trials"]]
-    found.append(("Selection", "The lowest loss on held-out text of each method was selected.", ["", "bits per masked token"], trials))
+    words = "The lowest loss on held-out text of each method was selected."
+    found.append(("Selection", words, ["", "bits per masked token"], trials))
     return found
 
 
@@ -113,8 +114,9 @@ def _number(value: float | None) -> str:
 
 def _equal(results: dict[str, Any]) -> Section:
     words = (
-        "Each method is evaluated at the limit that the slowest method reaches, by interpolation between checkpoints. Only "
-        "for that method has the learning-rate schedule ended. Update times were measured alternately on an idle machine."
+        "Each method is evaluated at the limit that the slowest method reaches, by interpolation between checkpoints. "
+        "Only for that method has the learning-rate schedule ended. Update times were measured alternately on an idle "
+        "machine."
     )
     header = ["budget in FLOPs", "equal", "up to", "method", "bits per masked token", "primary measure"]
     rows = []

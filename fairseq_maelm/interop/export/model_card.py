@@ -202,7 +202,7 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
 def _training(source: LoadedCheckpoint) -> dict[str, Any]:
     history, config = source.checkpoint.history, source.checkpoint.config
     facts: dict[str, Any] = {"task": f"`{source.checkpoint.task_name}`"}
-    names = {"num_updates": "updates", "epoch": "epoch", "val_loss": "last validation metric", "best": "best validation metric"}
+    names = {"num_updates": "updates", "epoch": "epoch", "val_loss": "last validation metric", "best": "best of all"}
     facts |= {label: history[name] for name, label in names.items() if name in history}
     metric = OmegaConf.select(config, "checkpoint.best_checkpoint_metric")
     if metric is not None and "val_loss" in history:
