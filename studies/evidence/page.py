@@ -88,8 +88,7 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
     ]
     found.append(("Pretraining runs", "FLOPs include encoder, decoder, head and optimizer.", header, rows))
     trials = [[trial["method"], f"{trial['loss']:.3f}"] for trial in results["trials"]]
-    words = "The lowest loss on held-out text of each method was selected."
-    found.append(("Selection", words, ["", "bits per masked token"], trials))
+    found.append(("Selection", "By the lowest loss on held-out text.", ["", "bits per masked token"], trials))
     return found
 
 
@@ -114,9 +113,8 @@ def _number(value: float | None) -> str:
 
 def _equal(results: dict[str, Any]) -> Section:
     words = (
-        "Each method is evaluated at the limit that the slowest method reaches, by interpolation between checkpoints. "
-        "Only for that method has the learning-rate schedule ended. Update times were measured alternately on an idle "
-        "machine."
+        "Up to the limit that the slowest method reaches, by interpolation between checkpoints. Only for that method has "
+        "the learning-rate schedule ended. Update times were measured alternately on an idle machine."
     )
     header = ["budget in FLOPs", "equal", "up to", "method", "bits per masked token", "primary measure"]
     rows = []
