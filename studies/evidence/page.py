@@ -113,8 +113,8 @@ def _number(value: float | None) -> str:
 
 def _equal(results: dict[str, Any]) -> Section:
     words = (
-        "Up to the limit that the slowest method reaches, by interpolation between checkpoints. Only for that method has "
-        "the learning-rate schedule ended. Update times were measured alternately on an idle machine."
+        "Up to the limit that the slowest method reaches, by interpolation between checkpoints. Only for that method "
+        "has the learning-rate schedule ended. Update times were measured alternately on an idle machine."
     )
     header = ["budget in FLOPs", "equal", "up to", "method", "bits per masked token", "primary measure"]
     rows = []
