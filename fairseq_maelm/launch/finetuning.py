@@ -42,8 +42,6 @@ _SMALL_BATCHES = (8, 16)
 _MOST_UPDATES_OF_PASS = 90
 # Epochs differ by less than the standard error of a smaller validation set: 3 % with 200 examples.
 _FEWEST_TO_CHOOSE = 200
-# Without a choice among epochs, half of the way from the frozen solution loses least where training finds nothing.
-_KEPT_OF_START = 0.5
 # The option that takes the encoder's sizes from --finetune-from-model.
 FROM_CHECKPOINT = {"arch": "maelm"}
 # Options for the length of sequences, which are limited by the encoder's positions, and for lengths within a sequence,
@@ -108,7 +106,7 @@ def run_words(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Machi
         if keeps_last:
             options |= dict.fromkeys(("validate-interval", "save-interval"), options["max-epoch"])
             if options.get("head-start") == "frozen":
-                options["keep-start"] = _KEPT_OF_START
+                options["mix-start"] = True
         return [*train_words(options, args.task, args.output, machine), *args.fairseq_options]
 
     counted = count_updates(configuration_of(words(largest, 1)[1:]), sizes, encoder)

@@ -60,7 +60,7 @@ def table(task: Path, split: str = "valid") -> list[Line]:
 def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any, epochs: int = 5, lr: float = 1e-3) -> str:
     """Run the recipe on the CPU."""
     words = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0, "--lr", lr]
-    return run([*words, "--epochs", epochs, "--batch-size", 16, "--", "--num-workers", 0, *options])
+    return run([*words, "--epochs", epochs, "--batch-size", 16, *options, "--", "--num-workers", 0])
 
 
 def hub_logits(hub: MaelmHubInterface, lines: list[Line]) -> torch.Tensor:
@@ -117,23 +117,22 @@ def test_classification(topics, pretrained, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_weights_end_half_way_from_the_frozen_solution(topics, pretrained, tmp_path):
-    found = {}
-    for name, lr, share in (("start", 0.0, 0.5), ("end", 1e-3, 0.0), ("between", 1e-3, 0.5)):
-        output = finetune(topics, pretrained, tmp_path / name, "--keep-start", share, epochs=1, lr=lr)
-        found[name] = torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)["model"]
-    for name, weight in found["between"].items():
+def test_the_best_mixture_with_the_frozen_solution_is_kept(topics, pretrained, tmp_path):
+    weights, outputs = {}, {}
+    # With --patience, nothing is mixed.
+    for name, lr, options in (("start", 0.0, []), ("end", 1e-2, ["--patience", 9]), ("mixed", 1e-2, [])):
+        outputs[name] = finetune(topics, pretrained, tmp_path / name, *options, epochs=1, lr=lr)
+        weights[name] = torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)["model"]
+    tried = {int(share) / 100: float(loss) for share, loss in re.findall(r"(\d+) %: ([\d.]+)", outputs["mixed"])}
+    best = min(tried, key=tried.__getitem__)
+    assert list(tried) == [0, 0.25, 0.5, 0.75, 1] and f"; {100 * best:.0f} % is kept" in outputs["mixed"]
+    for name, weight in weights["mixed"].items():
         if weight.is_floating_point():
-            mean = (found["start"][name] + found["end"][name]) / 2
-            torch.testing.assert_close(weight, mean, rtol=1e-5, atol=1e-6)
-    moved = [name for name in found["end"] if not torch.equal(found["end"][name], found["between"][name])]
-    assert len(moved) > 20
-    # What was validated is what was saved.
-    validation = run(
-        ["fairseq-validate", topics, "--path", tmp_path / "between" / "checkpoint_best.pt", "--task", "maelm_sentences"]
-        + ["--criterion", "maelm_sentences", "--batch-size", 8, "--cpu", "--log-format", "json", "--num-workers", 0]
-    )
-    assert losses(validation, "valid") == pytest.approx(losses(output, "valid"), abs=2e-3)
+            expected = torch.lerp(weights["start"][name], weights["end"][name], best)
+            torch.testing.assert_close(weight, expected, rtol=1e-5, atol=1e-6)
+    # The ends were measured as by fairseq, and what is kept is what was validated.
+    for name, share in (("start", 0), ("end", 1), ("mixed", best)):
+        assert losses(outputs[name], "valid") == pytest.approx([tried[share]], abs=2e-3)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_targets
 from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
+from fairseq_maelm.finetuning.sentences.mixture import take_best_mixture
 from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
 from fairseq_maelm.launch.save_folder import DEFAULT as LAST_CHECKPOINT
 from fairseq_maelm.modules.finetuning_heads import POOLING
@@ -65,12 +66,10 @@ class SentencesTaskConfig(EncoderTaskConfig):
         help="first weights of the head: random, or those that predict the training labels best while the encoder is "
         "frozen (logistic regression on --finetune-from-model's states; for numbers, ridge regression)",
     )
-    keep_start: float = option(
-        0.0,
-        help="share of the weights before the first update in the final ones, which are validated and saved: with 0.5, "
-        "training ends half way. It needs --head-start frozen and --max-update",
-        minimum=0,
-        below=1,
+    mix_start: bool = option(
+        False,
+        help="after the last update, take the mixture of the weights before the first update and after the last one "
+        "that has the least validation loss. It needs --head-start frozen and --max-update",
     )
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
     save_dir: str = II("checkpoint.save_dir")
@@ -91,7 +90,7 @@ class SentencesTask(EncoderTask):
         super().__init__(cfg, dictionary, cfg.tokens_per_sample or 0)
         self.label_dictionary = label_dictionary
         self.label_separator: str | None = getattr(cfg, "label_separator", None)
-        # The weights before the first update, if the final ones shall keep a share of them.
+        # The weights before the first update, if the final ones may be mixed with them.
         self._start: dict[str, Tensor] = {}
 
     @classmethod
@@ -119,25 +118,23 @@ class SentencesTask(EncoderTask):
         self.longest = self.longest or model.max_positions()
         classes = 1 if self.label_dictionary is None else len(class_names(self.label_dictionary))
         model.register_classification_head(HEAD, classes, pooling=str(getattr(self.cfg, "pooling", "first")))
-        keeps = getattr(self.cfg, "keep_start", 0.0) > 0.0
+        mixes = bool(getattr(self.cfg, "mix_start", False))
         if str(getattr(self.cfg, "head_start", "random")) == "frozen" and not from_checkpoint:
             # A resumed run has learned its head already.
-            if keeps or not (Path(self.cfg.save_dir) / LAST_CHECKPOINT).is_file():
+            if mixes or not (Path(self.cfg.save_dir) / LAST_CHECKPOINT).is_file():
                 self._start_from_frozen_states(model)
-                self._start = {name: each.detach().clone() for name, each in model.named_parameters() if keeps}
-        elif keeps and not from_checkpoint:
-            raise ValueError("--keep-start needs --head-start frozen")
+                self._start = {name: each.detach().clone() for name, each in model.named_parameters() if mixes}
+        elif mixes and not from_checkpoint:
+            raise ValueError("--mix-start needs --head-start frozen")
         return model
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
-        """Move the weights towards those before the first update, after the last one; called on all ranks."""
+        """Mix the weights of --mix-start, after the last update; called on all ranks."""
         super().begin_valid_epoch(epoch, model)
         trainer = running_trainer()
-        if trainer is None or trainer.get_num_updates() < trainer.cfg.optimization.max_update:
+        if not self._start or trainer is None or trainer.get_num_updates() < trainer.cfg.optimization.max_update:
             return
-        for name, parameter in model.named_parameters():
-            if name in self._start:
-                parameter.data.lerp_(self._start[name].to(parameter), self.cfg.keep_start)
+        take_best_mixture(trainer, self._start)
         self._start = {}
 
     def _start_from_frozen_states(self, model: Any) -> None:

@@ -113,9 +113,9 @@ def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, v
     ("examples", "valid", "changes", "expected"),
     [
         (64, 7, {}, {"batch-size": 8, "max-epoch": 38, "max-update": 304, "validate-interval": 38}),
-        (162, 18, {}, {"batch-size": 8, "max-epoch": 15, "max-update": 315, "save-interval": 15, "keep-start": 0.5}),
+        (162, 18, {}, {"batch-size": 8, "max-epoch": 15, "max-update": 315, "save-interval": 15, "mix-start": True}),
         (1000, 100, {}, {"batch-size": 16, "max-epoch": 5, "max-update": 315, "validate-interval": 5}),
-        (2000, 200, {}, {"max-epoch": 5, "max-update": 315, "validate-interval": None, "keep-start": None}),
+        (2000, 200, {}, {"max-epoch": 5, "max-update": 315, "validate-interval": None, "mix-start": None}),
         (20_000, 2000, {}, {"batch-size": 32, "max-epoch": 3, "max-update": 1875, "validate-interval": None}),
         (162, 18, {"epochs": 2, "batch_size": 32}, {"batch-size": 32, "max-epoch": 2, "max-update": 12}),
         (162, 18, {"pooling": "first"}, {"pooling": "first", "head-start": "frozen"}),
@@ -134,5 +134,8 @@ def test_few_rows_get_enough_updates(
 ) -> None:
     words = list(map(str, run_words_of(tmp_path, monkeypatch, examples, valid, **changes)))
     for name, value in expected.items():
+        if value is True:
+            assert f"--{name}" in words
+            continue
         found = words[words.index(f"--{name}") + 1] if f"--{name}" in words else None
         assert found == (None if value is None else str(value)), name
