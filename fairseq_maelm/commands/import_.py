@@ -36,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read text with its capitals: for a folder of a cased BERT whose tokenizer has no settings and would read "
         "it in lower case",
     )
+    parser.add_argument(
+        "--positions",
+        type=int,
+        metavar="N",
+        help="longest sequence in tokens, if longer than the source's: its table of positions is interpolated",
+    )
     parser.add_argument("--download", action="store_true", help="download SOURCE from the Hugging Face Hub")
 
 
@@ -45,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
     path = download(args.source) if args.download else Path(args.source)
     name = args.source if args.download else None
-    imported = import_model(path, args.output, args.vocabulary, name, args.symbols, args.cased)
+    imported = import_model(path, args.output, args.vocabulary, name, args.symbols, args.cased, args.positions)
     for agreement in imported.agreements:
         sys.stdout.write(f"{agreement.describe()}\n")
     sys.stdout.write(

@@ -34,10 +34,10 @@ _OTHER_FILES = (
 )
 # sentence-transformers keeps its modules after the encoder in folders such as 1_Pooling and 2_Dense.
 _MODULE_FILE = re.compile(r"[1-9]\d*_[A-Za-z]+/(config\.json|model\.safetensors|pytorch_model\.bin)")
-_POSITIONS, _TOKEN_TYPES = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
+POSITIONS, _TOKEN_TYPES = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _POOLER = ("pooler.dense.weight", "pooler.dense.bias")
 # Weights that our model lacks or stores in another form: our position table includes token type 0 and begins at row 0.
-_KEPT_WEIGHTS = (_POSITIONS, _TOKEN_TYPES, *_POOLER)
+_KEPT_WEIGHTS = (POSITIONS, _TOKEN_TYPES, *_POOLER)
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class SourceFiles:
 
         Two rounded weights have another sum than our rounded weight.
         """
-        types, positions = map(self.weights.get, (_TOKEN_TYPES, _POSITIONS))
+        types, positions = map(self.weights.get, (_TOKEN_TYPES, POSITIONS))
         if types is None or positions is None:
             return self
-        moved = {_POSITIONS: positions + types[0], _TOKEN_TYPES: types - types[0]}
+        moved = {POSITIONS: positions + types[0], _TOKEN_TYPES: types - types[0]}
         return replace(self, weights={**self.weights, **moved})
 
     def write(self, folder: Path) -> None:
@@ -102,9 +102,9 @@ class SourceFiles:
             name = full_name.removeprefix(family.prefix)
             if name in of_vocabulary:
                 weight = torch.empty_like(weight).index_copy_(0, self.order, weight)
-            elif name == _POSITIONS and name in self.weights:
+            elif name == POSITIONS and name in self.weights:
                 weight = self._positions(weight[-positions:])
-            restored[full_name] = weight if name == _POSITIONS else self.weights.get(name, weight)
+            restored[full_name] = weight if name == POSITIONS else self.weights.get(name, weight)
         poolers = {f"{family.prefix}{name}": self.weights[name] for name in _POOLER if name in self.weights}
         # A masked language model does not use a pooler, but stock encoders that open its folder do.
         return restored if any(name.endswith(_POOLER) for name in restored) else restored | poolers
@@ -116,7 +116,7 @@ class SourceFiles:
         addition, values that training has not changed are taken from the source. Rows before the first position are
         unused and stay as they were.
         """
-        table, types = self.weights[_POSITIONS].clone(), self.weights.get(_TOKEN_TYPES)
+        table, types = self.weights[POSITIONS].clone(), self.weights.get(_TOKEN_TYPES)
         theirs, added = table[len(table) - len(ours) :], torch.zeros(()) if types is None else types[0]
         theirs.copy_(torch.where(ours == theirs + added, theirs, ours - added))
         return table

@@ -23,6 +23,7 @@ from fairseq_maelm.interop.export.model_card import compared, model_card, table
 from fairseq_maelm.interop.export.target import choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.importing.checkpoint import arguments_of, converted, fairseq_options
+from fairseq_maelm.interop.importing.longer_positions import with_positions
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source, refuse
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles, facts_and_card
@@ -71,6 +72,7 @@ def import_model(
     name: str | None = None,
     symbols: str | None = None,
     cased: bool = False,
+    positions: int | None = None,
 ) -> Imported:
     """Import a model into a new folder, which appears only after its verification.
 
@@ -81,6 +83,7 @@ def import_model(
         name: name of the source for the records; by default the last part of the path.
         symbols: for a checkpoint, how texts are cut into the symbols of dict.txt; see ``open_checkpoint``.
         cased: for a folder, whether to read text with its capitals; see ``open_folder``.
+        positions: number of positions, if it is to be larger than the source's; see ``with_positions``.
 
     Raises:
         FileNotFoundError: a file of the source is missing.
@@ -108,7 +111,7 @@ def import_model(
                 f"there is no folder or checkpoint {path}: give a folder that save_pretrained wrote, a checkpoint "
                 "file, or --download with a name on the Hugging Face Hub"
             )
-        imported = _write(path, source, folder, name or path.name, output.name)
+        imported = _write(path, source, folder, name or path.name, output.name, positions)
     return imported._replace(folder=output)
 
 
@@ -121,8 +124,9 @@ def _refuse_checkpoint(path: Path) -> None:
         )
 
 
-def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> Imported:
-    vocabulary = source.vocabulary
+def _write(path: Path, given: Source, folder: Path, name: str, title: str, positions: int | None) -> Imported:
+    source = given if positions is None else with_positions(path, given, positions)
+    vocabulary = given.vocabulary
     symbols = "".join(f"{symbol} 1\n" for symbol in vocabulary.symbols)
     (folder / DICTIONARY_FILE).write_text(symbols, encoding="utf-8", newline="\n")
     for file, encoder in vocabulary.files.items():
@@ -130,7 +134,10 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
     dictionary = load_dictionary(str(folder))
     if len(dictionary) != len(vocabulary.order):
         raise refuse(path, f"its {len(vocabulary.order)} symbols became {len(dictionary)} in dict.txt")
-    ours = converted(source, dictionary, folder)
+    ours = converted(given, dictionary, folder)
+    found, other = _verify(path, given, ours), "the source"
+    if source is not given:
+        ours, other = converted(source, dictionary, folder), "the source, compared with its own positions,"
     if source.files or path.is_file():
         order, fingerprint = torch.tensor(vocabulary.order), dictionary_fingerprint(dictionary)
         files = source.files | facts_and_card(name, source.facts, path.parent if path.is_file() else path)
@@ -139,7 +146,6 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
     write_model(ours, target, folder)
     if vocabulary.files and (TOKENIZER_FILE in vocabulary.files or not warn_of_export(folder / MODEL_FILE)):
         _write_tokenizer(ours, folder)
-    found = _verify(path, source, ours)
     if vocabulary.tokenize is not None:
         compare_tokens(path, vocabulary.tokenize, ours.tokenizer.encode, vocabulary.order, vocabulary.added)
     model, task = fairseq_options(source.options), arguments_of(MLM_TASK)
@@ -149,7 +155,7 @@ def _write(path: Path, source: Source, folder: Path, name: str, title: str) -> I
         "imported by": f"fairseq_maelm {__version__}",
     }
     card = model_card(
-        ours, target, title, None, f"Imported, and not trained since.\n\n{table(facts)}", compared(found, "the source"),
+        ours, target, title, None, f"Imported, and not trained since.\n\n{table(facts)}", compared(found, other),
         [complete_section(ours, title)],
     )  # fmt: skip
     (folder / CARD_FILE).write_text(card, encoding="utf-8")

@@ -180,7 +180,9 @@ def mmbert_folder(folder: Path) -> Path:
     numbers = {"pad": 0, "bos": 2, "eos": 1, "cls": 1, "sep": 1}  # as in the published configuration
     settings = {f"{name}_token_id": number for name, number in numbers.items()}
     settings |= {**MODERN_SIZES, "classifier_pooling": "mean", "position_embedding_type": "sans_pos"}
+    # The bases by their names in transformers 5 and 4.
     settings["rope_parameters"] = rope(full_attention=160_000.0, sliding_attention=160_000.0)
+    settings["local_rope_theta"] = 160_000.0
     names = {f"{name}_token": f"<{name}>" for name in ("pad", "bos", "eos", "unk", "mask")}
     names |= {"cls_token": "<bos>", "sep_token": "<eos>"}
     return save(folder, "ModernBert", inner, inner.get_vocab_size(), names, **settings)
