@@ -42,7 +42,7 @@ class AnalysisSettings:
         minimum=0, group=_MEASURED,
     )  # fmt: skip
     skip_special_tokens: bool = option(
-        False, help="leave out the states of special symbols (the model still sees these symbols)", group=_MEASURED
+        False, help="exclude the states of special symbols (the model still sees these symbols)", group=_MEASURED
     )
     tokens: int = option(
         5_000_000, help="number of tokens to analyze, rounded up to whole blocks", minimum=1, group=_RUN
@@ -71,7 +71,7 @@ class AnalysisSettings:
         group=_TEXT,
     )
     tau: float = option(
-        0.9, help="the effective rank is the least number of singular values with this fraction of the energy (the sum "
+        0.9, help="the effective rank is the smallest number of singular values with this fraction of energy (the sum "
         "of their squares)", above=0, maximum=1, group=_MEASURED,
     )  # fmt: skip
     centered: bool = option(

@@ -49,7 +49,7 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
         is_shared = model.decoder is not None and model.decoder.attention == "shared"
         if is_shared and "decoder_attention" not in saved_settings(state_dict):
             layers = len(model.decoder.decoding_layers)
-            logger.info("no decoder yet: from now on %d of the encoder's layers predict tokens", layers)
+            logger.info("the checkpoint has no decoder: %d encoder layers now also decode", layers)
     _fit_heads(model, state_dict)
     _check_shapes(model, state_dict)
 

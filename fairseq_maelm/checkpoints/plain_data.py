@@ -39,7 +39,7 @@ _FLAT_NAMES = {"task": "task", "model": "arch"}
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, of another kind, or has content that no ordinary checkpoint has."""
+    """A checkpoint is damaged, of an unknown type, or has content that no ordinary checkpoint has."""
 
 
 def shown(value: Any) -> str:

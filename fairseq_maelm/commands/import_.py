@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--symbols",
         choices=("letters", "words"),
-        help="for a checkpoint without tokenizer, what the symbols of its dict.txt are in a text: letters, or words "
+        help="for a checkpoint without a tokenizer, how to split text into symbols of its dict.txt: letters, or words "
         "between spaces (default: letters if all are single characters, and words if they are not parts of words)",
     )
     parser.add_argument(
         "--cased",
         action="store_true",
-        help="read text with its capitals: for a folder of a cased BERT whose tokenizer has no settings and would read "
-        "it in lower case",
+        help="keep capital letters: for a cased BERT whose folder has no tokenizer settings, so that text would be "
+        "lowercased",
     )
     parser.add_argument(
         "--positions",

@@ -29,7 +29,7 @@ class PrepareSettings:
     json_field: str = option("text", help="field of a .jsonl record that holds the text", metavar="NAME")
     line_documents: bool = option(False, help="each line of plain text is a document, instead of a paragraph")
     skip_invalid: bool = option(
-        False, help="leave out and count records of .jsonl files without a text, instead of stopping at the first"
+        False, help="skip and count records of .jsonl files without a text, instead of stopping at the first"
     )
     deduplicate: bool = option(
         False,

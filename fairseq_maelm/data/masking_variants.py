@@ -57,7 +57,7 @@ class EncoderView:
         return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
 
     @property
-    def asks_with_masks(self) -> bool:
+    def sees_masks(self) -> bool:
         """True if the encoder sees <mask> when a model that was trained with this view predicts masked tokens.
 
         After training with random tokens, masks are dropped, since a random token cannot mark a position.
@@ -190,7 +190,7 @@ def encoder_input_of_masks(
     The other arguments and the result are as in ``encoder_input``.
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
-    visible = inside if view.asks_with_masks else inside & ~masks
+    visible = inside if view.sees_masks else inside & ~masks
     entering = inside & ~masks if view.masked_input == "reset" else visible
     shown = VisibleTokens(tokens, visible, entering)
     return encoder_input(shown, masks, lengths, pad, view.positions, planned)

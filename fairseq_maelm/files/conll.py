@@ -50,7 +50,7 @@ def add_layout_arguments(parser: Any) -> None:
     """Declare the options of a ``Layout``."""
     parser.add_argument(
         "--format", choices=("conllu", "conll"),
-        help="CoNLL-U, or columns separated by tabs or spaces (default: as the file's name and first lines tell)",
+        help="CoNLL-U, or columns separated by tabs or spaces (default: detected from the file's name and first lines)",
     )  # fmt: skip
     parser.add_argument(
         "--column", metavar="C",

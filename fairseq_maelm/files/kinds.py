@@ -1,4 +1,4 @@
-"""What a user's file holds, told for all readers by its name and one look at its first lines."""
+"""Detect the type of a user's file from its name and its first lines, for all readers."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ _TABLE = (
 )
 # What each kind is called where it is refused, and what to do.
 _REFUSED = {
-    TEXT: ("plain text", "give a file of another kind"),
+    TEXT: ("plain text", "give a file of another type"),
     TSV: _TABLE,
     CSV: _TABLE,
     JSON: ("one JSON value", "write one record per line to a .jsonl file"),

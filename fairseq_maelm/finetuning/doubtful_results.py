@@ -77,7 +77,7 @@ def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | 
         if found["accuracy"] <= 100 * share + chance and others:
             return (
                 f"the accuracy of {found['accuracy']:.1f} % on {rows} examples may be chance: it is less than "
-                f"{chance:.1f} points above the {constant}. More examples to validate on would tell"
+                f"{chance:.1f} points above the {constant}. Use more validation examples"
             )
     # Correlations with a single class are 0 whatever is predicted.
     for name in _ABOVE_ZERO if len(counts) != 1 else ():

@@ -86,26 +86,26 @@ HARD_STRINGS = _WORDS + _WHITE_SPACE + _LETTERS + _SYMBOLS + _MASKS
 # Text -> the reason why transformers may tokenize it differently. Cleaned corpora contain no such text.
 MAY_DIFFER = {
     "Ti\u00ea\u0301ng Vi\u00ea\u0323t A\u0344": (
-        "partly composed letters, as in converted Vietnamese, and the mark U+0344, which is two marks: the exported "
-        "tokenizer composes the last mark with the letter, and sentencepiece does not"
+        "partly composed letters, as in converted Vietnamese, and U+0344, a double mark: only the exported tokenizer "
+        "composes the last mark with the letter"
     ),
     "\u00aa\u0301 \uff45\u0301 n\u00ba\u0301": (
-        "a mark after a compatibility letter, such as a full-width or superscript letter: sentencepiece composes it "
-        "with the plain letter, and the exported tokenizer does not"
+        "a mark after a full-width, superscript or other compatibility letter: only sentencepiece composes it with the "
+        "plain letter"
     ),
     "\uff76\uff9e\uff77\uff9e\uff8a\uff9f \u304b\uff9e": (
-        "kana with a half-width voice mark: sentencepiece composes them, and the exported tokenizer does not"
+        "kana with a half-width voice mark: only sentencepiece composes them"
     ),
     "a <mask> b\u200b \u200bc <mask> \u00b4": (
-        "after a mask, characters that become spaces, next to other spaces or at the end"
+        "characters that become spaces, after a mask and next to other spaces or at the end"
     ),
 }
 
 # To be filled with the spellings of our special symbols; its tokens may differ too.
 SPECIAL_STRING = "text with {} and {} and {} and {} spelled out"
 WHY_SPECIAL = (
-    "transformers reads the spelling of a special token as that token, and fairseq reads it as text, as "
-    "tokenizer(..., split_special_tokens=True) does if the spelling is no piece of the vocabulary"
+    "transformers reads a spelled-out special token as that token; fairseq reads it as text, as does "
+    "tokenizer(..., split_special_tokens=True) if the spelling is not a piece of the vocabulary"
 )
 
 

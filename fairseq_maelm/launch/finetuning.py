@@ -242,5 +242,5 @@ def count_updates(config: Any, batch_sizes: Sequence[int], encoder: Encoder) -> 
     used = len(dataset.ordered_indices())
     if examples < used:
         counts = f"{used - examples:,}", f"{used:,}", longest
-        logger.warning("%s of %s training examples are longer than %s tokens and will not be seen", *counts)
+        logger.warning("%s of %s training examples are longer than %s tokens and will be skipped", *counts)
     return Counted(examples, updates)

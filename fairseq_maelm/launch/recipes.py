@@ -198,7 +198,7 @@ def read_recipes(paths: Iterable[Path]) -> list[FineTuningRecipe]:
                 f"two recipes for the task {recipe.task}: {recipes[recipe.task].path} and {path}; give one of them"
             )
         if recipe.metric == "loss":
-            raise ValueError(f"the recipe {path}: a sweep chooses by a metric of which more is better, not by the loss")
+            raise ValueError(f"the recipe {path}: a sweep needs a metric for which higher is better, not the loss")
         recipes[recipe.task] = recipe
     return list(recipes.values())
 
@@ -246,7 +246,7 @@ def _content_of(file: Path, kind: type[Recipe]) -> dict[str, Any]:
         raise ValueError("its content must be a mapping of names to values")
     known = ["defaults", *(each.name for each in fields(kind) if each.name != "path")]
     if settings := [name for name in content if name in kind.settings]:
-        raise ValueError(f"move {', '.join(settings)} below `setting:`, which stands beside `options:`")
+        raise ValueError(f"move {', '.join(settings)} below `setting:`, next to `options:`")
     if unknown := [name for name in content if name not in known]:
         raise ValueError(f"there is no field {unknown[0]}{did_you_mean(unknown[0], known)}")
     return content

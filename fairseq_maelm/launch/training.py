@@ -149,7 +149,7 @@ def _refuse_another_run(folder: Path, configuration: Any, owned: Mapping[str, st
     if run is None:
         return
     before, inputs = run[0], recorded_inputs(run[1])
-    otherwise = "otherwise name another --output, or give --replace to start anew, which renames this folder"
+    otherwise = "otherwise name another --output, or give --replace to start over, which renames this folder"
     if changes := changed_inputs(inputs, configuration):
         raise ValueError(
             f"the inputs have changed since the run in {folder} began: {changes}. To resume that run, give its inputs; "

@@ -279,7 +279,7 @@ class MaelmHubInterface(nn.Module):
         if not tokens.numel():
             raise ValueError(f"{function} needs at least one token, got shape {list(tokens.shape)}")
         positions = self.model.max_positions()
-        self.check_length(tokens.shape[1], f"split it, or cut it by encode(..., max_length={positions})")
+        self.check_length(tokens.shape[1], f"split it, or truncate it by encode(..., max_length={positions})")
         return tokens
 
     def check_length(self, length: int, remedy: str = "split it") -> None:

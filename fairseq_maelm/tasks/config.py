@@ -87,7 +87,7 @@ class MaelmTaskConfig(EncoderTaskConfig):
     )
     general_loss_bound: Optional[float] = option(
         None,
-        help="stop training, without saving, if the loss on 'general' rises more than this many bits above its value "
-        "before the first update",
+        help="stop training, without saving, if the loss on 'general' rises by more than this many bits per masked "
+        "token above its value before the first update",
         above=0,
     )

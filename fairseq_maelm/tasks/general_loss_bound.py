@@ -33,7 +33,7 @@ def measure_start(trainer: Any, bound: float) -> None:
     with metrics.aggregate(_METERS, new_root=True):
         metrics.log_scalar(_METER, loss)
         metrics.log_scalar(_STEPS, trainer.cfg.dataset.max_valid_steps or 0)
-    logger.info("general loss before the first update: %.3f bits, at most %.3f allowed", loss, loss + bound)
+    logger.info("general loss at the start: %.3f bits per masked token, at most %.3f allowed", loss, loss + bound)
 
 
 def check_part(trainer: Any) -> None:
@@ -55,6 +55,6 @@ def excess(loss: float, bound: float) -> str | None:
     if first is None or loss <= first + bound:
         return None
     return (
-        f"the general loss is {loss:.3f} bits, above its bound of {first + bound:.3f} ({first:.3f} before the first "
-        f"update + {bound:g}). This state is not saved; use the last checkpoint"
+        f"the general loss is {loss:.3f} bits per masked token, above its bound of {first + bound:.3f} "
+        f"({first:.3f} before the first update + {bound:g}). This state is not saved; use the last checkpoint"
     )

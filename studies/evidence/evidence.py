@@ -53,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class Study:
-    """A folder with everything that the plan asks for, as far as it is done. Each stage is a method."""
+    """The output folder of a study. Each stage is a method, which skips what is already done."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.plan, self.texts = Plan(args.plan, args.scale, args.budgets), dict(args.text)

@@ -41,7 +41,7 @@ def test_other_labels_at_the_same_path_are_refused(toy_data, pretrained, tmp_pat
     prepare(toy_data, tmp_path, ["y", "x"])
     refused = finetune(task, check=False).splitlines()[-1]
     changed = f"the inputs have changed since the run in {folder} began: label/train.bin, label/valid.bin in {task}. To"
-    assert refused.startswith(f"maelm finetune: error: {changed}") and "--replace to start anew" in refused
+    assert refused.startswith(f"maelm finetune: error: {changed}") and "--replace to start over" in refused
     state = torch.load(moved / "encoder.pt")
     state["model"]["encoder.embed_tokens.weight"][5] += 1
     torch.save(state, moved / "encoder.pt")

@@ -67,6 +67,6 @@ def test_validation_cut_short_measures_and_keeps_the_same_part(toy_data, tmp_pat
     assert "stopping training: the general loss" not in output
     general = measured(output, "general")
     assert len(general) == 2 and general[0]["loss"] == general[1]["loss"]
-    assert f"general loss before the first update: {general[0]['loss']:.3f} bits" in output
+    assert f"general loss at the start: {general[0]['loss']:.3f} bits" in output
     whole = [*command[: command.index("--max-valid-steps")], *command[command.index("--max-valid-steps") + 2 :]]
     assert "resume with the same --max-valid-steps" in run([*whole, "--max-update", 3], check=False)

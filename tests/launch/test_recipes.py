@@ -81,7 +81,7 @@ def test_a_recipe_builds_on_others(tmp_path: Path) -> None:
         read_recipe(write(tmp_path / "bad.yaml", defaults=["nope"]), FineTuningRecipe)
     with pytest.raises(ValueError, match="two recipes for the task CoLA"):
         read_recipes([write(tmp_path / "a.yaml"), write(tmp_path / "b.yaml")])
-    with pytest.raises(ValueError, match="c.yaml: a sweep chooses by a metric of which more is better"):
+    with pytest.raises(ValueError, match="c.yaml: a sweep needs a metric for which higher is better"):
         read_recipes([write(tmp_path / "c.yaml", metric="loss")])
 
 

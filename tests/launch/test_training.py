@@ -43,7 +43,7 @@ def test_a_used_folder_is_continued_refused_or_renamed(
     refused = pretrain(toy_data, folder, lr=2e-3, updates=5, check=False).splitlines()[-1]
     assert refused.startswith(f"maelm pretrain: error: {folder} holds a run with other settings (")
     assert "lr 0.001 (now 0.002)" in refused and "--set max-update 3 (now 5)" in refused
-    assert "or give --replace to start anew, which renames this folder" in refused and contents(folder) == before
+    assert "or give --replace to start over, which renames this folder" in refused and contents(folder) == before
     pretrain(toy_data, folder, "--replace", lr=2e-3)
     assert results(folder / LAST)["updates"] == 3
     assert results(tmp_path / "run.old-1" / LAST)["updates"] == 3

@@ -163,7 +163,7 @@ FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
         "decoder": (_configured(is_decoder=True), "is_decoder is True"),
         "untied": (_configured(tie_word_embeddings=False), "tie_word_embeddings is False"),
         "padding": (_configured(pad_token_id=2), "padding is 1 in its tokenizer, but 2 in its model"),
-        "fewer-layers": (_configured(num_hidden_layers=1), "no place for .* of its weights|does not match the wei"),
+        "fewer-layers": (_configured(num_hidden_layers=1), "not have .* of its weights|does not match the wei"),
         "more-layers": (_configured(num_hidden_layers=9), "weights lack encoder.layer"),
         "fewer-rows": (_with_rows(300), "its tokenizer has the id .*, but its model has only 300 embeddings"),
         "mpnet-buckets": (

@@ -22,8 +22,7 @@ class SentenceSettings(Columns):
         None, help="table to test on, with or without labels", type=existing_path, metavar="TABLE"
     )
     skip_invalid: bool = option(
-        False, help="leave out and count rows that are no examples, such as those without a text, instead of stopping "
-        "at the first",
+        False, help="skip and count invalid rows, such as those without a text, instead of stopping at the first",
     )  # fmt: skip
     regression: bool = option(False, help="treat the labels as numbers")
     label_separator: str | None = option(

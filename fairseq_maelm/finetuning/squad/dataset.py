@@ -84,7 +84,7 @@ class SquadDataset(BatchDataset):
         for concerned, what in (
             (
                 split.question_lengths > self.cfg.max_question_length,
-                "are longer than --max-question-length and are cut",
+                "are longer than --max-question-length and are truncated",
             ),
             ((first >= 0) & ~held, unheld),
             (first == NOT_LOCATED, "have an answer that is not in their context: the loss ignores them"),

@@ -107,7 +107,7 @@ def _for_transformers(
     exactness = [
         *compared(agreements, "the checkpoint"),
         f"tokenizer: the ids of {source.tokenizer_file.name} and dict.txt, for hard texts and every piece",
-        *(f"known to be tokenized differently: {ascii(text)}: {why}" for text, why in differences.items()),
+        *(f"tokenized differently (known): {ascii(text)}: {why}" for text, why in differences.items()),
         *remarks,
     ]
     sections = [mixing_section(settings.mix)] if settings.mix is not None else []

@@ -52,8 +52,8 @@ def measure(source: LoadedCheckpoint, mlm: LoadedCheckpoint) -> str:
     """
     (alone, tokens), (through, _) = _loss(mlm), _loss(source)
     return (
-        f"LM head without the decoder: {alone:.2f} bits a masked token with masks in the input, {through:.2f} through "
-        f"the decoder ({alone - through:+.2f}; {tokens:,} held-out tokens)"
+        f"loss in bits per masked token: {alone:.2f} with masks in the input and no decoder, {through:.2f} with the "
+        f"decoder ({alone - through:+.2f}; {tokens:,} held-out tokens)"
     )
 
 

@@ -145,8 +145,8 @@ def _summary(source: LoadedCheckpoint) -> str:
         positions += f"distance {config.relative_max_distance}"
     about = f"fine-tuned on the task `{source.checkpoint.task_name}`" if source.checkpoint.heads else "without a head"
     if model.lm_head is not None:
-        sees, updates = "sees" if view.asks_with_masks else "never sees", source.checkpoint.history.get("num_updates")
-        method = "" if view.asks_with_masks else " (MAE-LM)"
+        sees, updates = "sees" if view.sees_masks else "never sees", source.checkpoint.history.get("num_updates")
+        method = "" if view.sees_masks else " (MAE-LM)"
         about = f"whose encoder {sees} [MASK] in pretraining{method}"
         if source.origin is not None:
             name = source.origin.facts.get("source", "a published model")

@@ -154,7 +154,7 @@ def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
         found.append(f"masks read the encoder's states (--decoder-attention {model.decoder.attention})")
     elif model.decoder is not None:
         found.append(f"it predicts masked tokens by its decoder, which {FORMATS[form]} does not have")
-    elif not view.asks_with_masks or view.masked_input == "reset":
+    elif not view.sees_masks or view.masked_input == "reset":
         found.append(f"its encoder does not predict from <mask> (--masked-input {view.masked_input})")
     return found
 

@@ -207,7 +207,7 @@ def convert_weights(
     for name in _NOT_NEEDED:
         theirs.pop(name, None)
     if theirs:
-        raise refuse(folder, f"our encoder has no place for {len(theirs)} of its weights, such as {sorted(theirs)[0]}")
+        raise refuse(folder, f"our encoder does not have {len(theirs)} of its weights, such as {sorted(theirs)[0]}")
     if types is not None and bool(types.any()):
         # Every token has type 0 by default, so its row is added to all positions.
         ours["encoder.embed_positions.weight"] = ours["encoder.embed_positions.weight"] + types[0]

@@ -89,7 +89,7 @@ def test_long_questions_are_cut_and_it_is_said(caplog):
     dataset = dataset_of(("the cat ran to the river and the mat", CONTEXT, None))
     batch = dataset.collater([0])
     assert words(batch["net_input"]["src_tokens"][0])[5:7] == ["</s>", "</s>"]
-    assert "1 questions are longer than --max-question-length and are cut" in caplog.text
+    assert "1 questions are longer than --max-question-length and are truncated" in caplog.text
 
 
 def test_answers_longer_than_a_window_train_as_no_answer_and_it_is_said(caplog):
