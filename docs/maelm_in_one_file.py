@@ -242,7 +242,7 @@ def decode(
 
 
 def decode_by_encoder(state: State, config: Config, sequence: Sequence, encoder_states: list[Tensor]) -> list[Tensor]:
-    """Decode with some of the encoder's own layers, which also read masks; real tokens never see a mask.
+    """Decode with some of the encoder's layers, which also process masks; real tokens never attend to a mask.
 
     The layers are spread evenly over the encoder, up to its last. Masks enter at the first and skip those between. So
     the states of visible tokens are those of ``encode``. All other positions hold masks.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # An encoder of ModernBERT's base size: 22 layers of 768, rotary positions, local attention in two of three layers;
-# every second layer predicts the masked tokens. The settings are ours, not the paper's.
+# every second layer also decodes. The settings are ours, not the paper's.
 #     [GPUS=N] [SEQUENCES=N] bash modern_150m.sh DATA SAVE_DIR [OPTION OF FAIRSEQ-TRAIN ...]
 # DATA: 20 GB of text and more, `maelm prepare corpus TEXT --preset cased --output DATA`
 # Cost: 52 billion tokens, 41 exaFLOPs; 1.6 days on one H100, estimated at 30 % of its peak, not measured.

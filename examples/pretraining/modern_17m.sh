@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A small modern encoder on a computer without a GPU: 7 layers of 256; every
-# second one predicts the masked tokens. The settings are ours, not the paper's.
+# A small modern encoder for a computer without a GPU: 7 layers of width 256;
+# every second layer also decodes. The settings are ours, not the paper's.
 #     [PRECISION=bf16] bash modern_17m.sh DATA SAVE_DIR [OPTION OF FAIRSEQ-TRAIN ...]
 # DATA: 50 MB of text and more, `maelm prepare corpus TEXT --vocabulary-size 8192 --output DATA`
 # Cost: 10 million tokens, 0.38 petaFLOPs; about 40 minutes on one core with AMX in bf16 (measured with another decoder).

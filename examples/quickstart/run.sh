@@ -4,7 +4,7 @@
 #     bash examples/quickstart/run.sh [OPTIONS] [TEXT FILES...]     --help lists the options
 #
 # Without text files it takes the docstrings of this Python installation. About 10 minutes on 2 cores after the set-up,
-# no network. Run it again after an interruption: finished steps are skipped and training goes on where it stopped.
+# no network. Run it again after an interruption: finished steps are skipped and training resumes where it stopped.
 
 set -euo pipefail
 

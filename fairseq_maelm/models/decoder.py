@@ -133,7 +133,7 @@ class VisibleAndPredicted(NamedTuple):
 
 
 class SharedDecoder(nn.Module):
-    """A decoder without weights: some of the encoder's own layers also read masks; real tokens never see a mask.
+    """A decoder without weights: some encoder layers also decode masks; real tokens never see a mask.
 
     These layers are spread evenly over the encoder, up to its last layer. Masks enter at the first and skip those
     between. In them, a mask reads all tokens of its sequence and all its masks. No visible token reads a mask, so the
