@@ -63,6 +63,6 @@ def run(args: argparse.Namespace) -> None:
         sys.stdout.write(f"if you continue its pretraining: {effect}\n")
     if not imported.reads_text:
         sys.stdout.write(
-            "text: the source has no tokenizer; put it next to dict.txt, or give --symbols words for texts cut "
+            "text: the source has no tokenizer; put it next to dict.txt, or give --symbols words if texts are split "
             "into its symbols, or train on data that was binarized with its dict.txt\n"
         )

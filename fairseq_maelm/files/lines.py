@@ -127,7 +127,7 @@ def log_invalid(mistakes: Sequence[str]) -> None:
     """Log how many rows were left out as invalid, and the messages about the first of them."""
     if mistakes:
         shown = "; ".join(mistakes[:_SHOWN])
-        logger.warning("%s invalid rows were left out; the first: %s", f"{len(mistakes):,}", shown)
+        logger.warning("%s invalid rows were skipped; the first: %s", f"{len(mistakes):,}", shown)
 
 
 def columns_in(row: Sequence[Any]) -> str:

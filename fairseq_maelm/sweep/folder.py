@@ -62,7 +62,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if settings is None:
         raise FileNotFoundError(f"{folder} is not the folder of a sweep: there is no {SETTINGS} in it")
     if "rows" in settings:
-        raise ValueError(f"{folder} was written by fairseq_maelm 0.2: report it and go on with that version")
+        raise ValueError(f"{folder} was written by fairseq_maelm 0.2: report it and continue with that version")
     return settings
 
 

@@ -24,7 +24,7 @@ class MaelmTaskConfig(EncoderTaskConfig):
     )
     sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = option(  # type: ignore[valid-type]
         "complete_doc",
-        help="where the text is cut into sequences. 'none': after every --tokens-per-sample tokens; 'complete': after "
+        help="where text is split into sequences. 'none': after every --tokens-per-sample tokens; 'complete': after "
         "as many whole lines as fit; 'complete_doc': the same, and at the end of every document; 'eos': after every "
         "line",
     )

@@ -70,7 +70,7 @@ class RobertaOptions:
 def open_checkpoint(path: Path, vocabulary: Path | None, symbols: str | None = None) -> Source:
     """Read a checkpoint of fairseq's model roberta, by default with the dictionary and tokenizer in its folder.
 
-    ``symbols`` says how texts are cut into the symbols of the dictionary: ``LETTERS`` or ``WORDS``; by default, by a
+    ``symbols`` says how texts are split into the symbols of the dictionary: ``LETTERS`` or ``WORDS``; by default, by a
     tokenizer in its folder, or else as the symbols look.
     """
     folder = vocabulary or path.parent
@@ -183,7 +183,7 @@ def _read_vocabulary(folder: Path, dictionary: Dictionary, kind: str | None) -> 
         cut = kind or kind_of_symbols(symbols)
         if cut is None:
             return SourceVocabulary(order, symbols, {})
-        logger.info("texts are cut into the symbols of dict.txt, %s; --symbols decides", _CUTS[cut])
+        logger.info("texts are split into the symbols of dict.txt, %s; --symbols decides", _CUTS[cut])
         tokenizer = symbol_tokenizer(dictionary, cut)
     return SourceVocabulary(order, symbols, {TOKENIZER_FILE: tokenizer.encode("utf-8")})
 
