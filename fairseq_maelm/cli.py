@@ -55,6 +55,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "analyze": "measure effective ranks and the subspace of <mask>",
         "probe": "fit linear probes to frozen states: classes, tags",
         "export": "export a checkpoint for transformers or fairseq",
+        "extend": "add the words of a domain to a vocabulary",
         "import": "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",
     },
 }

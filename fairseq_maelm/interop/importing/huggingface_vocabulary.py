@@ -253,7 +253,7 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
     model = state["model"]
     # Padding has an id too, and texts are padded and cut by programs that know the model.
     state["padding"] = state["truncation"] = None
-    _add_to_model(model, state["added_tokens"])
+    add_to_model(model, state["added_tokens"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = {token: number_of[number] for token, number in model["vocab"].items()}
     elif model.get("type", "Unigram") == "Unigram":  # old files do not name the type
@@ -268,7 +268,7 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
     return json.dumps(state, ensure_ascii=False, indent=2)
 
 
-def _add_to_model(model: dict[str, Any], added: list[dict[str, Any]]) -> None:
+def add_to_model(model: dict[str, Any], added: list[dict[str, Any]]) -> None:
     """Copy the added tokens to the model's vocabulary; ``tokenizers`` ignores the ids in the list of added tokens."""
     pieces = model["vocab"]
     if isinstance(pieces, dict):

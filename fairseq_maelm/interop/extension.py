@@ -1,0 +1,214 @@
+"""Extend a checkpoint's vocabulary by the words of a domain, whose rows start as the means of their parts' rows."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_maelm import __version__
+from fairseq_maelm.checkpoints.build import build_model
+from fairseq_maelm.checkpoints.fit import SETTINGS, dictionary_fingerprint, pack_settings, saved_settings
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
+from fairseq_maelm.corpus.reading import read_documents
+from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.files.prepared_folder import whole_folder
+from fairseq_maelm.interop.export.complete_folder import complete, complete_section
+from fairseq_maelm.interop.export.exporter import CARD_FILE, write_model
+from fairseq_maelm.interop.export.model_card import model_card, table
+from fairseq_maelm.interop.export.target import choose_target, default_format
+from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
+from fairseq_maelm.interop.extended_tokenizer import WORD_PIECE, extend_tokenizer, kind_of_tokenizer, name_of
+from fairseq_maelm.interop.importing.huggingface_vocabulary import open_source_tokenizer
+from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
+from fairseq_maelm.interop.source_files import CONFIG_FILE, SourceFiles
+from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
+from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
+from fairseq_maelm.text.new_pieces import LEAST, Run, WordCounts, best_pairs, best_words, count_words, runs_of_tokens
+from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE
+
+_SETTINGS = "tokenizer_config.json"
+# The files of a source that would still have the old tokens.
+_OLD_FILES = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", MODEL_FILE, "spiece.model")
+_ROWS = ("encoder.embed_tokens.weight", "lm_head.bias")
+
+
+@dataclass(frozen=True)
+class Extended:
+    """The result of an extension."""
+
+    folder: Path
+    new: list[str]  # the tokens, in the order of their ids
+    before: float  # tokens per word of the held-out text
+    after: float
+    held_out: bool  # whether the text was held out from the search
+
+
+def extend(checkpoint: Path, text: Sequence[Path], pieces: int, output: Path, json_field: str = "text") -> Extended:
+    """Write a checkpoint with new tokens to a new folder, which appears only after its verification.
+
+    Args:
+        checkpoint: file of a checkpoint of pretraining or of an import, with the vocabulary in its folder.
+        text: files or folders of the domain's text.
+        pieces: the most tokens to add.
+        output: folder to write, which must not exist.
+        json_field: the field that holds the text of JSON lines.
+
+    Raises:
+        FileNotFoundError: the checkpoint has no tokenizer.
+        ValueError: the text has no new words, or the checkpoint cannot be extended; no files are left behind.
+    """
+    with whole_folder(output, "maelm extend") as folder:
+        source = load_with_model(checkpoint)
+        if source.checkpoint.task_name != "maelm":
+            raise ValueError(
+                f"{checkpoint} was fine-tuned: extend the checkpoint before fine-tuning, and fine-tune the result"
+            )
+        content = _tokenizer_of(source)
+        (folder / TOKENIZER_FILE).write_text(content, encoding="utf-8")
+        old = TokenizerEncoder(folder / TOKENIZER_FILE, _symbols(source))
+        kind = kind_of_tokenizer(content)
+        documents = chain.from_iterable(read_documents(path, json_field) for path in text)
+        counts = count_words(documents, runs_of_tokens(old.tokenizer, whole=kind == WORD_PIECE))
+        new = _best(counts, pieces, kind, old.tokenizer.get_vocab())
+        ours = _extended(source, content, new, folder)
+        encoder = TokenizerEncoder(folder / TOKENIZER_FILE, _symbols(ours))
+        before, after = _tokens_per_word(old, encoder, counts.held_out or counts.words)
+        names = [name_of(kind, parts) for parts in new]
+        done = Extended(output, names, before, after, bool(counts.held_out))
+        _write(ours, folder, done, checkpoint, text)
+    return done
+
+
+def _symbols(source: LoadedCheckpoint) -> int:
+    return len(source.dictionary) - len(FAIRSEQ_SYMBOLS) - 1
+
+
+def _tokenizer_of(source: LoadedCheckpoint) -> str:
+    """Return the content of a tokenizer.json with our ids."""
+    file = source.tokenizer_file
+    if file.suffix == ".json":
+        return file.read_text("utf-8")
+    return str(build_tokenizer(file, source.dictionary).to_str())
+
+
+def _best(counts: WordCounts, pieces: int, kind: str, taken: dict[str, int]) -> list[Run]:
+    if not counts.documents:
+        raise CorpusError("the text has no words: give text of the domain")
+    frequent = counts.frequent()
+    found: list[Run] = list(best_words(frequent, pieces) if kind == WORD_PIECE else best_pairs(frequent, pieces, taken))
+    if not found:
+        raise CorpusError(
+            f"the text has no new words: none that the vocabulary cuts into several tokens is there {LEAST} times, in "
+            f"{LEAST} documents. Give more text of the domain"
+        )
+    return found
+
+
+def _extended(source: LoadedCheckpoint, content: str, new: list[Run], folder: Path) -> LoadedCheckpoint:
+    """Write the new vocabulary to a folder, and return the checkpoint with its new rows."""
+    last, kind = len(source.dictionary) - 1, kind_of_tokenizer(content)
+    (folder / TOKENIZER_FILE).write_text(extend_tokenizer(content, new, last + 1, last), encoding="utf-8")
+    dictionary = _write_dictionary(folder, source.dictionary, [name_of(kind, parts) for parts in new])
+    if source.origin is not None:
+        _extend_source(source.origin, new, dictionary).write(folder)
+    weights = dict(source.checkpoint.weights)
+    groups = _old_parts(new, open_tokenizer_file(folder / TOKENIZER_FILE), kind)
+    for name in _ROWS:
+        if name in weights:
+            rows = torch.stack([weights[name][group].mean(dim=0) for group in groups])
+            weights[name] = torch.cat([weights[name][:last], rows, weights[name][last:]])
+    settings = {**saved_settings(weights), "vocabulary": dictionary_fingerprint(dictionary)}
+    weights[SETTINGS] = pack_settings(settings)
+    checkpoint = replace(source.checkpoint, path=folder / CHECKPOINT_FILE, weights=weights)
+    return LoadedCheckpoint(checkpoint, build_model(checkpoint, dictionary), dictionary, folder)
+
+
+def _old_parts(new: list[Run], tokenizer: Any, kind: str) -> list[Tensor]:
+    """Return the ids <int64>[parts] of the old tokens that each new token replaces."""
+    found: dict[str, list[int]] = {}
+    for parts in new:
+        groups = [found.get(part, [tokenizer.token_to_id(part)]) for part in parts]
+        found[name_of(kind, parts)] = list(chain.from_iterable(groups))
+    return [torch.tensor(group) for group in found.values()]
+
+
+def _write_dictionary(folder: Path, old: Dictionary, names: list[str]) -> Dictionary:
+    symbols = dict.fromkeys(old.symbols[old.nspecial : -1])
+    for name in names:
+        # The dictionary of a source may name its tokens otherwise.
+        while name in symbols or name in old.indices:
+            name += "_"
+        symbols[name] = None
+    lines = "".join(f"{symbol} 1\n" for symbol in symbols)
+    (folder / DICTIONARY_FILE).write_text(lines, encoding="utf-8", newline="\n")
+    return load_dictionary(str(folder))
+
+
+def _extend_source(kept: SourceFiles, new: list[Run], dictionary: Dictionary) -> SourceFiles:
+    """Return what an export restores: the source's ids, after which come the new ones, and its files."""
+    rows = len(kept.order)
+    order = torch.cat([kept.order[:-1], torch.arange(rows, rows + len(new)), kept.order[-1:]])
+    files = {name: content for name, content in kept.files.items() if name not in _OLD_FILES}
+    if CONFIG_FILE in files:
+        files[CONFIG_FILE] = json.dumps({**kept.config, "vocab_size": rows + len(new)}, indent=2).encode()
+        with TemporaryDirectory() as place:
+            for name in kept.files:
+                (Path(place) / name).parent.mkdir(exist_ok=True)
+                (Path(place) / name).write_bytes(kept.files[name])
+            tokenizer = open_source_tokenizer(Path(place))
+        files[TOKENIZER_FILE] = extend_tokenizer(tokenizer.to_str(), new, rows).encode("utf-8")
+        roles = zip(
+            ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token"), order[[0, 1, 2, 3, -1]].tolist()
+        )
+        # Other classes of transformers would make a tokenizer of their own from the tokens.
+        settings = {role: tokenizer.id_to_token(number) for role, number in roles}
+        settings |= json.loads(files.get(_SETTINGS, b"{}"))
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        files[_SETTINGS] = json.dumps(settings, indent=2).encode()
+    return SourceFiles(order, dictionary_fingerprint(dictionary), files, kept.weights)
+
+
+def _tokens_per_word(old: TokenizerEncoder, new: TokenizerEncoder, words: Counter[str]) -> tuple[float, float]:
+    """Return the tokens per word with both tokenizers; raise ValueError if a text without new tokens gets other ids."""
+    texts, before, after = [f" {word}" for word in words], 0, 0
+    times = [*words.values(), *[0] * len(HARD_STRINGS)]
+    for text, number in zip([*texts, *HARD_STRINGS], times, strict=True):
+        theirs, ours = (each.encode([text])[0].tolist() for each in (old, new))
+        if theirs != ours and all(token < old.dictionary_size for token in ours):
+            raise ValueError(f"the extended tokenizer would change the tokens of {ascii(text)}")
+        before, after = before + number * (len(theirs) - 1), after + number * (len(ours) - 1)
+    return before / words.total(), after / words.total()
+
+
+def _write(ours: LoadedCheckpoint, folder: Path, done: Extended, base: Path, text: Sequence[Path]) -> None:
+    """Write the rest of the folder, as an import does, and verify that transformers reads text as we do."""
+    target, title = choose_target(ours, default_format(ours), "encoder"), done.folder.name
+    write_model(ours, target, folder)
+    tokenizer = open_tokenizer_file(folder / TOKENIZER_FILE)
+    for name, content in tokenizer_files(tokenizer, ours.model.max_positions()).items():
+        if name != TOKENIZER_FILE:
+            (folder / name).write_text(content, encoding="utf-8")
+    facts = {
+        "base": base.parent.name,
+        "text": ", ".join(path.name for path in text),
+        "new tokens": len(done.new),
+        "tokens per word": f"{done.after:.3f}, before {done.before:.3f}",
+        "extended by": f"fairseq_maelm {__version__}",
+    }
+    card = model_card(
+        ours, target, title, None, f"Its vocabulary was extended, and it was not trained since.\n\n{table(facts)}",
+        ["old tokens: the rows of the base; new tokens: the means of the rows of the tokens that they replace"],
+        [complete_section(ours, title)],
+    )  # fmt: skip
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    complete(ours, folder)
