@@ -17,7 +17,8 @@ ARG EXTRAS=hf,onnx,plots,tensorboard
 ARG PIP_EXTRA_INDEX_URL=
 ENV MAELM_VENV=/venv PATH=/venv/bin:$PATH PIP_NO_CACHE_DIR=1
 COPY . /fairseq_maelm
-RUN bash /fairseq_maelm/scripts/setup.sh "$EXTRAS"
+# Bytecode that a container writes ends with it. Some packages hold templates, which do not compile.
+RUN bash /fairseq_maelm/scripts/setup.sh "$EXTRAS" && { python -m compileall -q -j 0 /venv || true; }
 
 WORKDIR /data
 CMD ["maelm", "--help"]

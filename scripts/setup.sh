@@ -18,7 +18,10 @@ BIN=$VENV/bin/python
 LOG=$VENV/setup.log
 STAMP=$VENV/setup.stamp   # what a completed set-up installed: folders, checksum, extras, torch
 BUSY=$VENV/setup.busy     # is there while pip writes: where pip was killed, packages may be half installed
-PIP=
+FAIRSEQ=$VENV/fairseq     # its archive, and the wheel that is built from it
+STEP=
+# What the check at the end imports is compiled for the first use.
+unset PYTHONDONTWRITEBYTECODE
 fail() {
     printf '\nset-up stopped: %s\n' "$1" >&2
     shift
@@ -27,7 +30,7 @@ fail() {
 }
 
 interrupted() {
-    [[ -z $PIP ]] || kill "$PIP" 2>/dev/null || true
+    [[ -z $STEP ]] || kill "$STEP" 2>/dev/null || true
     printf '\nset-up interrupted; run it again to finish it\n' >&2
     exit 130
 }
@@ -102,25 +105,50 @@ make_venv() {
     : >"$LOG"
 }
 
-# run_pip WHAT ARGUMENTS...: pip install with its output in the log, a dot every ten seconds on the screen.
-run_pip() {
+# step WHAT COMMAND...: the command with its output in the log, a dot every ten seconds on the screen.
+step() {
     local begin=$SECONDS status=0
     printf '%s ' "$1"
-    shift
     : >"$BUSY"
-    "$BIN" -m pip --disable-pip-version-check --no-input install --no-compile --constraint "$ROOT/scripts/constraints.txt" "$@" >>"$LOG" 2>&1 &
-    PIP=$!
-    while kill -0 "$PIP" 2>/dev/null; do
+    "${@:2}" >>"$LOG" 2>&1 &
+    STEP=$!
+    while kill -0 "$STEP" 2>/dev/null; do
         sleep 1
         (((SECONDS - begin) % 10)) || printf '.'
     done
-    wait "$PIP" || status=$?
+    wait "$STEP" || status=$?
     # pip undoes what it cannot finish, unless it was killed.
     ((status > 128)) || rm "$BUSY"
-    ((status == 0)) || fail "pip could not finish this step (exit status $status); the end of $LOG:" \
+    ((status == 0)) || fail "this step could not be finished (exit status $status); the end of $LOG:" \
         "$(grep -v "^WARNING: Location .* is ignored" "$LOG" | tail -n 25)" \
         "Mend the cause (network, disk space, compiler) and run scripts/setup.sh again."
     printf ' done (%d s)\n' $((SECONDS - begin))
+}
+
+# run_pip WHAT COMMAND ARGUMENTS...
+run_pip() {
+    step "$1" "$BIN" -m pip --disable-pip-version-check --no-input "$2" --constraint "$ROOT/scripts/constraints.txt" "${@:3}"
+}
+
+# Leaves fairseq's wheel in $FAIRSEQ. Text encoders need the two extension modules in Cython; all of them take five times as
+# long, and fairseq's setup.py cannot choose. A build by pip would go to its cache, where other projects would find it.
+fairseq_wheel() {
+    local archive
+    rm -rf "$FAIRSEQ"
+    run_pip "fairseq's archive" download --no-deps --no-build-isolation --dest "$FAIRSEQ" "$1"
+    for archive in "$FAIRSEQ"/*.tar.gz; do
+        [[ -e $archive ]] || return 0  # a ready wheel
+        tar -xzf "$archive" -C "$FAIRSEQ"
+        cd "${archive%.tar.gz}"
+        step "fairseq's build" "$BIN" -c '
+import runpy, setuptools
+setup = setuptools.setup
+def setup_with_cython_only(ext_modules, **others):
+    setup(ext_modules=[module for module in ext_modules if module.name.startswith("fairseq.data.")], **others)
+setuptools.setup = setup_with_cython_only
+runpy.run_path("setup.py", run_name="__main__")' bdist_wheel --dist-dir "$FAIRSEQ"
+        cd "$OLDPWD"
+    done
 }
 
 merge_extras
@@ -135,22 +163,23 @@ make_venv
 echo "Python $VERSION, ${CXX:-no compiler needed}, $VENV"
 TORCH=${TORCH:-$(sed -n 3p "$STAMP" 2>/dev/null || true)}  # what was chosen before stays
 if [[ $VERSION == 3.11 ]] && ! nvidia-smi -L >/dev/null 2>&1; then TORCH=${TORCH:-torch==2.13.0}; fi
-run_pip "build tools" pip setuptools setuptools_scm wheel cython numpy
-run_pip "torch" "${TORCH:-torch}"
-# The rest must not exchange this torch. In isolation fairseq-fixed's build would fetch a second one; the archive of fairseq
-# 0.12.2 lacks a C++ file that its build wants where it can import torch.
+run_pip "build tools, torch" install --no-compile pip setuptools setuptools_scm wheel cython numpy "${TORCH:-torch}"
+# The rest must not exchange this torch.
 "$BIN" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >"$VENV/constraints.txt"
-if [[ $VERSION == 3.10 ]]; then FAIRSEQ=(fairseq); else FAIRSEQ=(--no-build-isolation fairseq-fixed); fi
-run_pip "fairseq (the first time it is built from source: 1 to 4 minutes)" --constraint "$VENV/constraints.txt" "${FAIRSEQ[@]}"
-run_pip "fairseq_maelm[$EXTRAS]" --constraint "$VENV/constraints.txt" --no-build-isolation --editable "${ROOT}[$EXTRAS]"
+if [[ $VERSION == 3.10 ]]; then NAME=fairseq; else NAME=fairseq-fixed; fi
+HAS=$("$BIN" -c 'import sys; from importlib.metadata import version; print(version(sys.argv[1]))' "$NAME" 2>/dev/null || true)
+if ! grep -q "^$NAME==$HAS;" "$ROOT/scripts/constraints.txt"; then
+    fairseq_wheel "$NAME"
+    run_pip "fairseq" install --no-compile --no-deps "$FAIRSEQ"/*.whl
+    rm -r "$FAIRSEQ"
+fi
+run_pip "fairseq_maelm[$EXTRAS]" install --no-compile --constraint "$VENV/constraints.txt" --no-build-isolation \
+    --editable "${ROOT}[$EXTRAS]"
 # fairseq requires torchaudio without using it for text, and transformers fails where it is for another torch.
 "$BIN" -m pip --disable-pip-version-check --no-input uninstall --yes torchaudio >>"$LOG" 2>&1
-# pip would compile on one core. Some packages hold templates, which do not compile.
-printf 'bytecode '
-BEGIN=$SECONDS
-"$BIN" -m compileall -q -j 0 "$("$BIN" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')" >>"$LOG" 2>&1 || true
-printf ' done (%d s)\n' $((SECONDS - BEGIN))
 # From another folder, so that the installed package answers and not the folder at hand.
-(cd / && "$VENV/bin/maelm" user-dir >>"$LOG" 2>&1) || fail "\"maelm user-dir\" does not run: $(tail -n 5 "$LOG")"
+(cd / && "$VENV/bin/maelm" user-dir && "$BIN" -c "import fairseq_cli.train, fairseq_maelm.tasks
+from fairseq.data import data_utils_fast, token_block_utils_fast") >>"$LOG" 2>&1 ||
+    fail "what was installed does not run: $(tail -n 5 "$LOG")"
 printf '%s\n' "$(identity)" "$EXTRAS" "${TORCH:-torch}" >"$STAMP"
 echo "set-up is complete; to use it: source $VENV/bin/activate"

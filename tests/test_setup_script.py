@@ -96,5 +96,5 @@ def test_first_set_up_without_packages(venv: Path) -> None:
         ["bash", str(SCRIPT)], env=variables, capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 1
-    assert "pip could not finish this step (exit status 1)" in result.stderr
+    assert "this step could not be finished (exit status 1)" in result.stderr
     assert not (venv / "setup.stamp").exists()
