@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fairseq_maelm.models.hub import MaelmHubInterface
     from fairseq_maelm.models.maelm import MaelmModel
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "finetune", "pretrain", "register"]
 

@@ -95,7 +95,7 @@ def test_a_shared_decoder_is_not_lost_or_begun_unnoticed(caplog: pytest.LogCaptu
         shared.load_state_dict(dict(shared.state_dict()), strict=True)
         assert not caplog.text
         shared.load_state_dict(dict(mlm.state_dict()), strict=True)
-    assert "from now on 2 of the encoder's layers predict" in caplog.text
+    assert "2 encoder layers now also decode" in caplog.text
 
 
 def test_another_vocabulary_of_the_same_size_is_refused():

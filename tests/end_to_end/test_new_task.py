@@ -22,7 +22,7 @@ print(MaelmModel.from_pretrained("topics").task.labels)
 @pytest.mark.slow
 def test_the_template_is_a_task_of_all_commands(tmp_path: Path) -> None:
     """The guide's commands run in a copy of the package: training learns the topics, and the prediction is right."""
-    said = "a folder of `finetuning/`, and nothing else"
+    said = "a folder in `finetuning/`, and nothing else"
     assert said in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     block = re.search(r"(?:^ {4}.*\n)+", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     assert block is not None

@@ -254,9 +254,7 @@ def test_the_lm_head_goes_along_on_demand_and_is_measured(data: Path, tmp_path: 
     def measured(name: str) -> tuple[Export, list[float]]:
         settings = ExportSettings("roberta", with_mlm_head=True)
         done = export(tmp_path / "checkpoint.pt", own, tmp_path / name, settings)
-        line = re.search(
-            r"head without the decoder: (.+) bits .* input, (.+) through .*; \d+ held-out", done.remarks[0]
-        )
+        line = re.search(r": (.+) with masks in the input .* (.+) with the decoder .* held-out", done.remarks[0])
         assert line is not None and done.remarks[0] in (done.folder / "README.md").read_text()
         return done, [float(number) for number in line.groups()]
 
