@@ -71,10 +71,8 @@ def baselines(model: Any, train: list[list[str]], test: list[list[str]], numbers
             one, other = (model.embed([row[side] for row in rows]).numpy() for side in (0, 1))
             cosine = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
             compared.append(np.concatenate([cosine[:, None], np.abs(one - other), one * other], axis=1))
-        scaled = make_pipeline(StandardScaler()).fit(compared[0])
-        scores["two vectors"] = regression_score(
-            (scaled.transform(compared[0]), scaled.transform(compared[1])), *labels
-        )
+        scaled = scaler.fit_transform(compared[0]), scaler.transform(compared[1])
+        scores["two vectors"] = regression_score(scaled, *labels)
     return scores
 
 
@@ -84,17 +82,12 @@ def fine_tuned(encoder: str, train: list[list[str]], test: list[list[str]], numb
         folder = Path(name)
         for split, rows in (("train", train), ("test", test)):
             (folder / f"{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
-        texts = [
-            "--text",
-            "0",
-            *(["--text-pair", "1"] if len(train[0]) == 3 else []),
-            "--label",
-            str(len(train[0]) - 1),
-        ]
-        regression = ["--regression"] if numbers else []
+        pair = ["--text-pair", "1"] if len(train[0]) == 3 else []
+        columns = ["--text", "0", *pair, "--label", str(len(train[0]) - 1)]
+        target = ["--regression"] if numbers else []
         run(
             folder,
-            ["prepare", "sentences", "--train", "train.tsv", "--vocabulary", encoder, "--output", "task"] + regression,
+            ["prepare", "sentences", "--train", "train.tsv", "--vocabulary", encoder, "--output", "task", *target],
         )
         run(folder, ["finetune", "task", "--checkpoint", encoder, "--output", "run", "--seed", str(seed)])
         printed = run(folder, ["predict", "test.tsv", *columns, "--checkpoint", "run"])
