@@ -8,15 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# The package is found next to the studies if it is not installed, and the counter of FLOPs in the benchmarks.
+# The package is found next to the studies if it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-
-from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 
 from fairseq_maelm.launch.command_line import words_of
 from fairseq_maelm.launch.machine import Machine
 from fairseq_maelm.models.config import complete_config
+from fairseq_maelm.models.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 from fairseq_maelm.options import USER_DIR
 from fairseq_maelm.sweep.log import log_records
 

@@ -46,6 +46,14 @@ CONTENDERS = {
             "maelm with the layers and rotary positions of ModernBERT, as wide as in modernbert; fairseq's Trainer",
             gated=True,
         ),
+        Contender(
+            "modern_mlm",
+            "ours",
+            "MLM, modern, ours",
+            "modern with --masked-input kept --decoder-layers 0; fairseq's Trainer",
+            gated=True,
+            decoder_layers=0,
+        ),
         Contender("roberta", "fairseq", "RoBERTa, fairseq", "stock model, task masked_lm and optimizer adam"),
         Contender(
             "authors",
@@ -71,6 +79,9 @@ CHANGES = {
     "compile": ["--compile"],
     "recompute": ["--checkpoint-activations"],
     "adam": ["--optimizer", "adam"],
+    "sdpa": ["--attention", "sdpa"],
+    # The benchmark's own backend in the place of sdpa; see training_step.flex.
+    "flex": ["--attention", "sdpa"],
     "cross": ["--decoder-attention", "cross"],
     "shared": ["--decoder-attention", "shared"],
     "local": ["--local-attention", "128", "--rotary-base", "160000", "--local-rotary-base", "10000"],
@@ -162,7 +173,7 @@ def _of_model(name: str, settings: Settings) -> list[str]:
     if contender.kind == "ours":
         arch = "maelm_modern_150m" if contender.gated else "maelm_base"
         ours = ["--task", "maelm", "--criterion", "maelm", "--arch", arch, "--decoder-attention", "self", *positions]
-        kept = ["--masked-input", "kept"] if contender.name == "mlm" else []
+        kept = ["--masked-input", "kept"] if contender.decoder_layers == 0 else []
         return [*ours, *kept, "--decoder-layers", str(decoder_layers(name, settings))]
     stock = ["--task", "masked_lm", "--criterion", "masked_lm", "--optimizer", "adam"]
     if contender.kind == "fairseq":

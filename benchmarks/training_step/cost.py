@@ -3,8 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+from fairseq_maelm.models.flops import (
+    BatchShape,
+    MatrixProduct,
+    ModelShape,
+    StackShape,
+    matrix_products,
+    training_flops,
+)
 from training_step.contenders import decoder_attention, decoder_layers, feed_forward_width, split_name, window
-from training_step.flops import BatchShape, MatrixProduct, ModelShape, StackShape, matrix_products, training_flops
 from training_step.products import Shape
 from training_step.settings import Settings
 

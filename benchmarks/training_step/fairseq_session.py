@@ -34,7 +34,7 @@ class FairseqSession:
     ) -> None:
         self.contender = contender
         self.settings = settings
-        self.code = code
+        self.code, self._flex = code, "flex" in changes
         # With its changes, on which the number of decoder layers depends.
         self.words = fairseq_options("+".join([contender.name, *changes]), settings, data)
         if contender.kind == "ours":
@@ -52,15 +52,24 @@ class FairseqSession:
         utils.set_torch_seed(1)
         model = task.build_model(config.model)
         self.trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
-        self.batches = Batches(self.trainer.get_train_iterator(1), task.dataset("train"), self.settings)
-        self.trainer.begin_epoch(1)
-        sizes = self.batches.sizes(self._unpredicted(task))
-        if self.settings.device == "cuda":
-            self.batches.convert(utils.move_to_cuda)
+        sizes = self.use(self.settings)
         self._watch()
         parameters = sum(parameter.numel() for parameter in model.parameters())
         vocabulary = len(task.source_dictionary)
         return {**sizes, "vocabulary": vocabulary, "parameters": parameters, "command": self.words}
+
+    def use(self, settings: Settings) -> dict[str, float]:
+        """Make batches of another number of sequences for the same model; see ``Batches.sizes``."""
+        from fairseq import utils
+
+        task = self.trainer.task
+        self.settings = settings
+        self.batches = Batches(self.trainer.get_train_iterator(1), task.dataset("train"), settings)
+        self.trainer.begin_epoch(1)
+        sizes = self.batches.sizes(self._unpredicted(task))
+        if settings.device == "cuda":
+            self.batches.convert(utils.move_to_cuda)
+        return sizes
 
     def _configuration(self) -> Any:
         if self.contender.kind == "authors":
@@ -71,6 +80,10 @@ class FairseqSession:
             import fairseq_maelm
 
             fairseq_maelm.register()
+            if self._flex:
+                from training_step import flex
+
+                flex.replace_sdpa(self.settings.device)
         # fairseq says much at every start.
         logging.getLogger("fairseq").setLevel(logging.WARNING)
         if self.contender.kind == "ours":

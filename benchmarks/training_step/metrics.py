@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from training_step.cost import shape_flops, step_flops, step_products
-from training_step.flops import utilization
 from training_step.products import Shape
 from training_step.settings import Settings
 
@@ -47,6 +46,17 @@ def datasheet_peak(machine: dict[str, Any], precision: str) -> float | None:
     if precision == "fp32":
         return None
     return next((rate for part, rate in DATASHEET.items() if part in gpu), None)
+
+
+def utilization(flops: float, seconds: float, peak: float) -> float:
+    """Model FLOPs utilization: the share of ``peak`` operations a second that ``flops`` in ``seconds`` make use of.
+
+    Raises:
+        ValueError: if the time or the peak is not positive.
+    """
+    if seconds <= 0.0 or peak <= 0.0:
+        raise ValueError(f"time and peak must be positive, not {seconds} s and {peak} FLOP/s")
+    return flops / seconds / peak
 
 
 def bare_seconds(occurrences: dict[Shape, int], seconds: dict[Shape, float]) -> float:

@@ -3,12 +3,15 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-# encoder layers, width, feed-forward width, heads, decoder layers: those of maelm_tiny, maelm_small and maelm_base, and
-# of maelm_modern_150m, whose feed-forward width of 1,152 is gated: two thirds of the number here.
+# encoder layers, width, feed-forward width, heads, decoder layers: those of maelm_tiny, maelm_small and maelm_base; of
+# the encoder that comes with the package; and of maelm_modern_32m and maelm_modern_150m. The feed-forward width of the
+# last three is gated: two thirds of the number here.
 SIZES = {
     "tiny": (2, 128, 512, 2, 1),
     "small": (6, 384, 1536, 6, 2),
     "base": (12, 768, 3072, 12, 4),
+    "14m": (6, 384, 1536, 6, 1),
+    "32m": (10, 384, 864, 6, 2),
     "modern": (22, 768, 1728, 12, 4),
 }
 PRECISIONS = ("fp32", "bf16", "fp16")

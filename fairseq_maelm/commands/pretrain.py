@@ -1,19 +1,23 @@
 """The command ``maelm pretrain``."""
 
 import argparse
+import math
 from pathlib import Path
+from typing import Any
 
 from fairseq_maelm.checkpoints.locate import add_checkpoint
 from fairseq_maelm.data.token_files import read_index
-from fairseq_maelm.launch.command_line import fairseq_train
+from fairseq_maelm.launch.command_line import configuration_of, fairseq_train
 from fairseq_maelm.launch.machine import add_machine_arguments, count_gpus, machine_of, memory_of_gpus
 from fairseq_maelm.launch.pretraining import OBJECTIVES, OWNED, choose_recipe, parse_change, train_options
 from fairseq_maelm.launch.recipes import SIZES, PretrainingRecipe, recipe_names, recipe_type
 from fairseq_maelm.launch.training import add_run_arguments, after_interrupt, end_training, start_training
-from fairseq_maelm.options import UsageError, add_output
+from fairseq_maelm.options import UsageError, add_output, number
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
+# Updates of the command whose FLOPs are counted: enough for every phase of a schedule.
+_MANY = 10**6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"changes to the recipe: {', '.join(SIZES)}, passes, or any option of fairseq-train, such as lr=1e-3; "
         "NAME=true passes the option as a flag, NAME=none omits it",
     )  # fmt: skip
+    parser.add_argument(
+        "--flops", type=number(float, above=0, below=math.inf), metavar="N",
+        help="train for at most N FLOPs, such as 1e16, instead of the recipe's number of updates; a shorter run has a "
+        "shorter warm-up",
+    )  # fmt: skip
     add_machine_arguments(parser)
     add_run_arguments(parser)
 
@@ -69,6 +78,21 @@ def run(args: argparse.Namespace) -> None:
     for index in (path for folder in folders for path in folder.glob("*.idx") if path.with_suffix(".bin").is_file()):
         read_index(str(index.with_suffix("")))
     changes = dict(map(parse_change, args.set))
+    if args.flops is not None:
+        changes |= _within_budget(args, folders, changes)
+    options, words = _command(args, folders, changes)
+    after = ["fill", "--checkpoint", args.output, "A text with a <mask>."]
+    what = f"pretraining {options['arch']}"
+    if args.checkpoint is not None:
+        what, after = "further pretraining", ["export", "--checkpoint", args.output, "--output", "FOLDER"]
+    start_training(words, args, f"{what} on {args.data}", OWNED)
+    end_training(args, after)
+
+
+def _command(
+    args: argparse.Namespace, folders: list[Path], changes: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of fairseq-train and the whole command."""
     recipe = choose_recipe(args, changes)
     if args.checkpoint is not None:
         from fairseq_maelm.launch.continued import continue_from  # imports torch and fairseq
@@ -76,10 +100,20 @@ def run(args: argparse.Namespace) -> None:
         recipe = continue_from(recipe, changes, args.checkpoint, folders, args.objective, args.general_data)
     machine = machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision)
     options = train_options(recipe, machine, memory_of_gpus())
-    words = [*fairseq_train(args.data, args.output, options), *args.fairseq_options]
-    after = ["fill", "--checkpoint", args.output, "A text with a <mask>."]
-    what = f"pretraining {options['arch']}"
-    if args.checkpoint is not None:
-        what, after = "further pretraining", ["export", "--checkpoint", args.output, "--output", "FOLDER"]
-    start_training(words, args, f"{what} on {args.data}", OWNED)
-    end_training(args, after)
+    return options, [*fairseq_train(args.data, args.output, options), *args.fairseq_options]
+
+
+def _within_budget(args: argparse.Namespace, folders: list[Path], changes: dict[str, Any]) -> dict[str, int]:
+    """Return the settings of a run of --flops."""
+    from fairseq_maelm.checkpoints.reader import read_checkpoint  # these import torch and fairseq
+    from fairseq_maelm.launch.budget import settings_within, update_flops
+    from fairseq_maelm.text.dictionary import load_dictionary
+
+    if chosen := {"max-update", "passes"} & changes.keys():
+        raise UsageError(f"--flops decides the number of updates: omit --set {chosen.pop()}")
+    usual = choose_recipe(args, changes).options
+    # The number of updates does not matter here.
+    _, words = _command(args, folders, {**changes, "max-update": _MANY})
+    checkpoint = None if args.checkpoint is None else read_checkpoint(args.checkpoint)
+    each = update_flops(configuration_of(words[1:]), len(load_dictionary(str(folders[0]))), checkpoint)
+    return settings_within(args.flops, each, usual, changes)

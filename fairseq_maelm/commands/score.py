@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Scores sentences by pseudo-log-likelihood: the sum of the log-probabilities, in nats, that a masked language "
         "model gives each token while that token is hidden. For minimal pairs it reports how often the good sentence "
-        "scores higher; ties count half. The same command resumes an interrupted run."
+        "scores higher; ties count half, and as right in a second number. The same command resumes an interrupted run."
     )
     parser.add_argument(
         "texts", nargs="+", type=existing_path, metavar="TEXTS",

@@ -62,9 +62,10 @@ def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) 
 
     Returns:
         a dict with "sentences", "tokens" and "pseudo_perplexity" per token. For pairs also "overall", "phenomena" (by
-        name) and "paradigms" (by name), each with "pairs" and the accuracy in [0, 1] by each of ``MEASURES``. With
-        ``others`` also "other" (the other model's accuracy), "difference" (this accuracy minus the other) and
-        "interval" (95 %, paired bootstrap).
+        name) and "paradigms" (by name), each with "pairs", the accuracy in [0, 1] by each of ``MEASURES``, and
+        "ties_right", the accuracy if ties count as right, as the BabyLM evaluation does. With ``others`` also "other"
+        (the other model's accuracy), "difference" (this accuracy minus the other) and "interval" (95 %, bootstrap over
+        pairs).
     """
     tokens = sum(each.tokens for each in scores)
     summary: dict[str, Any] = {
@@ -102,6 +103,7 @@ def _accuracy(
     result: dict[str, Any] = {"pairs": len(places)}
     for measure in MEASURES:
         result[measure] = float(own[measure][places].mean())
+    result["ties_right"] = {measure: float((own[measure][places] > 0).mean()) for measure in MEASURES}
     if other is not None:
         result["other"], result["difference"], result["interval"] = {}, {}, {}
         for measure in MEASURES:
@@ -140,7 +142,9 @@ def table(summary: dict[str, Any]) -> str:
     header = ["accuracy in percent", "pairs", "sum", "per token"]
     if "other" in summary["overall"]:
         header += ["other's sum", "difference", "95 % interval"]
-    return tabulate(rows, header, "simple", floatfmt=".1f") + f"\n\n{line}"
+    by_sum, by_token = (100 * summary["overall"]["ties_right"][measure] for measure in MEASURES)
+    ties = f"with ties counted as right: {by_sum:.1f} by sum, {by_token:.1f} per token\n"
+    return tabulate(rows, header, "simple", floatfmt=".1f") + f"\n\n{ties}{line}"
 
 
 def _row(name: str, accuracy: dict[str, Any]) -> list[Any]:

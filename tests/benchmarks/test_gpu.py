@@ -1,11 +1,13 @@
 """The call that measures everything on a GPU: time, interruption, failures, and commands that the scripts take."""
 
+import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ from typing import Any
 import gpu
 import pretraining
 import pytest
+import shapes
+from benchmark_data import prepared_data
 
 SCRIPT = Path(gpu.__file__).with_suffix(".sh")
-ALWAYS = ["tests", "kernels", "step", "compile", "memory", "fp16", "modern", "modern40"]
+ALWAYS = ["tests", "base", "14m", "32m", "150m", "kernels", "attention", "flex", "step", "memory", "fp16", "modern"]
+ENCODERS = ["encoder", "twin"]
 # A python3 that runs gpu.py itself, and replaces all that it starts: writes its words down, says that a test
 # passed, and fails, or sleeps, for some of them.
 STAND_IN = """#!/usr/bin/env bash
@@ -72,8 +77,9 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_all_slices_run_once_and_the_scripts_take_their_commands(machine: Machine) -> None:
     status, output = machine.run("--minutes", "500", "--authors-code", str(machine.folder))
-    assert status == 0 and [line.split(":")[0] for line in output.splitlines()] == [*ALWAYS, "authors"]
+    assert status == 0 and [line.split(":")[0] for line in output.splitlines()] == [*ALWAYS, "authors", *ENCODERS]
     prepare, tests, *others = machine.calls()
+    assert [words[2] for words in others if words[0] == "-m"] == ["prepare", "prepare"], "the encoder's own symbols"
     assert prepare[:4] == ["-m", "fairseq_maelm", "prepare", "corpus"] and tests == [
         "-m",
         "pytest",
@@ -81,12 +87,15 @@ def test_all_slices_run_once_and_the_scripts_take_their_commands(machine: Machin
         "gpu",
         *map(str, gpu.TESTS),
     ]
+    others = [words for words in others if words[0] != "-m"]
     assert all(Path(words[0]).exists() for words in others)
     steps = [pretraining.arguments_of(words[1:]) for words in others if words[0].endswith("pretraining.py")]
     assert all(step.device == "cuda" and step.resume and step.data == machine.output / "data" for step in steps)
-    assert [step.precision for step in steps] == 3 * [["bf16"]] + [["fp16"]] + 3 * [["bf16"]]
+    assert [step.precision for step in steps] == 4 * [["bf16"]] + [["fp16"]] + 2 * [["bf16"]]
     assert all(pretraining.split_name(name) for step in steps for name in step.contenders.split(","))
-    assert steps[5].size == "modern" and steps[5].masking == [0.4]
+    tables = [shapes.arguments(words[1:]) for words in others if words[0].endswith("shapes.py")]
+    assert [table.size for table in tables] == ["base", "14m", "32m", "modern"]
+    assert [words[4] for words in others if words[0].endswith("encoder.py")] == ["maelm", "mlm"]
     calls = len(machine.calls())
     assert machine.run("--minutes", "500")[0] == 0 and len(machine.calls()) == calls
 
@@ -101,13 +110,13 @@ def test_the_marked_tests_are_where_they_are_looked_for() -> None:
 
 def test_goes_on_where_the_time_was_up(machine: Machine) -> None:
     """Nothing begins for which there is no time; what is not carried along is made again."""
-    words = ("kernels", "step", "--minutes")
-    status, output = machine.run(*words, "6")
-    assert status == 0 and machine.slices() == {"kernels": "done"} and "left for the next call: step" in output
+    words = ("kernels", "modern", "--minutes")
+    status, output = machine.run(*words, "5.9")
+    assert status == 0 and machine.slices() == {"kernels": "done"} and "left for the next call: modern" in output
     (machine.output / "data" / "train.idx").unlink()
-    status, output = machine.run(*words, "7")
-    assert status == 1 and "nothing was measured: --minutes 7 is too little" in output
-    assert machine.run(*words, "8.5")[0] == 0 and machine.slices() == {"kernels": "done", "step": "done"}
+    status, output = machine.run(*words, "5.9")
+    assert status == 1 and "nothing was measured: --minutes 5.9 is too little" in output
+    assert machine.run(*words, "8")[0] == 0 and machine.slices() == {"kernels": "done", "modern": "done"}
     assert [words[2] for words in machine.calls()].count("prepare") == 2
 
 
@@ -138,3 +147,48 @@ def test_a_slice_that_fails_is_named_and_runs_again_when_asked(machine: Machine)
 def test_tests_that_were_all_skipped_are_a_failure(machine: Machine) -> None:
     status, output = machine.run("--minutes", "100", "tests", passed="'70 skipped'")
     assert status == 1 and "nothing ran" in output
+
+
+def test_an_archive_has_all_that_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "PART", 6000)
+    folder, parts = tmp_path / "results", tmp_path / "parts"
+    for name in (
+        "data/train.bin",
+        "runs/a/checkpoint_last.pt",
+        "encoder/maelm/weights",
+        "encoder/mlm.new/weights",
+        "log",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode() * 2000)
+    parts.mkdir()
+    (parts / "gpu.tar.30").write_text("of a larger one")
+    gpu.archive(folder, parts / "gpu.tar")
+    assert len(list(parts.iterdir())) > 5 and not (parts / "gpu.tar.30").exists()
+    whole = io.BytesIO(b"".join(path.read_bytes() for path in sorted(parts.iterdir())))
+    with tarfile.open(fileobj=whole) as tar:
+        assert [entry.name for entry in tar if entry.isfile()] == ["encoder/maelm/weights", "log"]
+
+
+@pytest.mark.slow
+def test_an_encoder_goes_on_from_the_weights_of_its_last_part(tmp_path: Path) -> None:
+    """On another machine, where only the folder with the weights is left."""
+    data, output = prepared_data(tmp_path / "data", 60), tmp_path / "encoder"
+    words = [
+        sys.executable,
+        str(SCRIPT.with_name("encoder.py")),
+        "--data",
+        str(data),
+        "--method",
+        "mlm",
+        "--device",
+        "cpu",
+    ]
+    words += ["--output", str(output), "--precision", "fp32"]
+    for number, flops in enumerate(("1e8", "2e8"), 1):
+        subprocess.run([*words, "--flops", flops, "--runs", str(tmp_path / str(number))], check=True, timeout=600)
+        parts = json.loads((output / "mlm.json").read_text())
+        assert len(parts) == number and parts[-1]["updates"] == parts[-1]["of"] > 5
+        assert sum(part["flops"] for part in parts) == pytest.approx(float(flops))
+    log = (tmp_path / "2" / "mlm_2" / "training.log").read_text()
+    assert "'finetune_from_model': '" in log and "'masked_input': 'kept'" in log

@@ -15,13 +15,13 @@ from training_step.contenders import CONTENDERS, fairseq_options, split_name
 from training_step.cost import model_shape, shape_flops, step_flops, step_products
 from training_step.fairseq_data import full_batches
 from training_step.fairseq_session import FairseqSession, configuration, ours_defaults
-from training_step.flops import ModelShape
 from training_step.metrics import Spread, datasheet_peak, evaluate, ratio, summarize
 from training_step.products import BareProducts
 from training_step.report import report
 from training_step.settings import Settings
 
 from fairseq_maelm.models.config import complete_config
+from fairseq_maelm.models.flops import ModelShape
 from fairseq_maelm.models.sizes import SIZES as ARCHITECTURES
 
 SETTINGS = Settings("tiny", 2, 32, 64, 4, 1, 16, 2, 0.25, 0.1, "fp32", "cpu", 1, 0)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 
 from fairseq_maelm.launch.recipes import PretrainingRecipe, read_recipe, recipe_names
+from fairseq_maelm.models.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 from fairseq_maelm.models.maelm import complete_config
 from recipes.dry_runs import GUIDES, PRETRAINING
 

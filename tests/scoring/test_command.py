@@ -103,8 +103,11 @@ def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path: Path, capsys: py
             assert found == [credits[:2].mean(), credits[2:].mean()]
     assert summary["overall"]["pairs"] == 4
     main(words(output, folder))
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = capsys.readouterr().out
+    lines = [line.split() for line in shown.splitlines()]
     percent = f"{100 * summary['overall']['sum']:.1f}"
+    # One of four pairs is a tie.
+    assert f"with ties counted as right: {100 * (summary['overall']['sum'] + 0.125):.1f} by sum" in shown
     assert [line[:3] for line in lines if line and line[0] == "overall"] == [["overall", "4", percent]]
     names = [line[0] if line[0] != "-" else line[1] for line in lines[2:7]]
     assert names == ["morphology_term", "agreement", "syntax_term", "order", "overall"]

@@ -27,6 +27,8 @@ def test_accuracy_by_hand() -> None:
     assert summary["paradigms"]["b"]["sum"] == 0.5
     assert summary["overall"]["sum"] == 0.5 and summary["overall"]["other"]["sum"] == pytest.approx(1 / 3)
     assert summary["overall"]["difference"]["sum"] == pytest.approx(1 / 6)
+    assert summary["overall"]["ties_right"] == {"sum": pytest.approx(2 / 3), "per_token": 0.0}
+    assert summary["paradigms"]["b"]["ties_right"]["sum"] == 1.0
     # One more right pair and no other difference: every resample of the paradigm is between 0 and 1.
     assert summary["paradigms"]["a"]["difference"]["sum"] == 0.5
     assert summary["paradigms"]["a"]["interval"]["sum"] == [0.0, 1.0]

@@ -238,8 +238,8 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]
     sequences, encoder = batch.sequences, model.encoder
     predicted = batch.predicted
     last = batch.visible if model.computes_unread or decoder is not None else predicted
-    shared = decoder is not None and model.decoder_attention == "shared"
-    if shared:
+    shared = model.decoder_attention == "shared"
+    if decoder is not None and shared:
         products = _two_streams(encoder, sequences, batch.length, batch.visible, predicted, decoder.layers)
     else:
         products = _stack(encoder, "encoder", sequences, batch.visible, last, "self", 0)
@@ -290,14 +290,3 @@ def muon_flops(model: ModelShape, steps: int = 5) -> float:
             total += stack.layers * sum(4 * rows**2 * columns + 2 * rows**3 for rows, columns in shapes)
     head = model.decoder.embed_dim if model.decoder is not None and model.decoder.layers else model.encoder.embed_dim
     return steps * (total + 6 * head**3)
-
-
-def utilization(flops: float, seconds: float, peak: float) -> float:
-    """Model FLOPs utilization: the share of ``peak`` operations a second that ``flops`` in ``seconds`` make use of.
-
-    Raises:
-        ValueError: if the time or the peak is not positive.
-    """
-    if seconds <= 0.0 or peak <= 0.0:
-        raise ValueError(f"time and peak must be positive, not {seconds} s and {peak} FLOP/s")
-    return flops / seconds / peak

@@ -12,15 +12,15 @@ from roberta import stock_roberta
 from support import batch_of, dictionary_of, model_config, random_sequences
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from training_step.flops import (
+
+from fairseq_maelm.criterions.maelm import MaelmCriterion
+from fairseq_maelm.models.flops import (
     BatchShape,
     ModelShape,
     StackShape,
     muon_flops,
     training_flops,
 )
-
-from fairseq_maelm.criterions.maelm import MaelmCriterion
 from fairseq_maelm.models.maelm import MaelmModel
 
 
