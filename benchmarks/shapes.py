@@ -1,4 +1,4 @@
-"""Time a step of MLM, MAE-LM and MAE-LM with the shared decoder: one size, plain and compiled, several batches.
+"""Time a step of MLM, MAE-LM and MAE-LM with the shared decoder: one size, eager and compiled, several batches.
 
     python benchmarks/shapes.py --data DATA --size 14m --output shapes.json
 
@@ -31,7 +31,7 @@ from training_step.settings import SIZES, Settings  # noqa: E402
 
 # The paper's layers at base size, ModernBERT's at all others.
 POST_NORM, MODERN = ("mlm", "maelm", "maelm+shared"), ("modern_mlm", "modern", "modern+shared")
-MODES = ("", "+compile")
+MODES = ("", "+compile", "+graphs")
 # A product of square matrices of this size is taken for the peak.
 PEAK, TOY_PEAK = 8192, 256
 WARM_UP, STEPS, ROUNDS = 5, 10, 2

@@ -77,6 +77,8 @@ CONTENDERS = {
 # What may follow the name of one of ours after a plus sign, and the words of the command line that it stands for.
 CHANGES = {
     "compile": ["--compile"],
+    # Layers compiled for a shape each and replayed as CUDA graphs; only here, until it is measured.
+    "graphs": ["--compile"],
     "recompute": ["--checkpoint-activations"],
     "adam": ["--optimizer", "adam"],
     "sdpa": ["--attention", "sdpa"],

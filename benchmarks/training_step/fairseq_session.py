@@ -4,6 +4,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from training_step import authors_code
 from training_step.clocks import Stages
 from training_step.contenders import CHANGES, Contender, fairseq_options
@@ -35,6 +37,7 @@ class FairseqSession:
         self.contender = contender
         self.settings = settings
         self.code, self._flex = code, "flex" in changes
+        self._graphs = "graphs" in changes
         # With its changes, on which the number of decoder layers depends.
         self.words = fairseq_options("+".join([contender.name, *changes]), settings, data)
         if contender.kind == "ours":
@@ -84,6 +87,7 @@ class FairseqSession:
                 from training_step import flex
 
                 flex.replace_sdpa(self.settings.device)
+            _set_compilation(self._graphs)
         # fairseq says much at every start.
         logging.getLogger("fairseq").setLevel(logging.WARNING)
         if self.contender.kind == "ours":
@@ -109,6 +113,8 @@ class FairseqSession:
         """Make one update by the trainer, logged as fairseq-train logs it."""
         from fairseq.logging import metrics
 
+        if self._graphs:
+            torch.compiler.cudagraph_mark_step_begin()
         with metrics.aggregate("train_inner"):
             return self.trainer.train_step([batch], raise_oom=True) is not None
 
@@ -129,6 +135,15 @@ class FairseqSession:
         trainer.optimizer.multiply_grads = stages.timed("scale and clip", trainer.optimizer.multiply_grads)
         trainer.clip_grad_norm = stages.timed("scale and clip", trainer.clip_grad_norm)
         trainer.task.optimizer_step = stages.timed("optimizer", trainer.task.optimizer_step)
+
+
+def _set_compilation(graphs: bool) -> None:
+    """Let ``--compile`` record CUDA graphs of layers, for batches of one shape, or compile as in training."""
+    from fairseq_maelm.modules.layer_modes import Layer
+
+    plain = torch.nn.Module.compile
+    recorded = {"mode": "reduce-overhead", "dynamic": False}
+    Layer.compile = (lambda layer, **_: plain(layer, **recorded)) if graphs else plain  # type: ignore[method-assign]
 
 
 def configuration(words: list[str], fork: Path | None = None) -> Any:

@@ -122,7 +122,7 @@ def test_goes_on_where_the_time_was_up(machine: Machine) -> None:
 
 def test_a_slice_that_was_cut_off_runs_again(machine: Machine) -> None:
     """As where the machine is taken away: the folder holds the slices before it."""
-    process = machine.start("--minutes", "100", hanging="attention_gpu")
+    process = machine.start("--minutes", "100", "tests", "kernels", hanging="attention_gpu")
     while not any("attention_gpu" in words[0] for words in machine.calls()):
         time.sleep(0.1)
     process.terminate()

@@ -76,5 +76,6 @@ def test_budgets_without_sense(data: Path, given: list[str], message: str, capsy
     words = ["pretrain", str(data), "--output", str(data / "run"), "--recipe", "modern_17m", "--dry-run", "--gpus", "0"]
     with pytest.raises(SystemExit) as left:
         cli.main([*words, *given])
-    error = capsys.readouterr().err
-    assert left.value.code == 2 and message in error and error.count("error:") == 1
+    # A wrong option is reported with status 2; what a recipe forbids is the text of the exit.
+    error = capsys.readouterr().err if left.value.code == 2 else str(left.value.code)
+    assert message in error and error.count("error:") == 1
