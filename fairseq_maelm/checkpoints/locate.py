@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from fairseq_maelm.launch.screen import LOG_FILE
 from fairseq_maelm.options import existing_path
 
 # The file that makes a folder a checkpoint; see ``fairseq_maelm.checkpoints.folder``.
@@ -38,6 +39,8 @@ def find_checkpoint(path: Path) -> Path:
         raise FileNotFoundError(
             f"{path} is a Hugging Face folder: first run `maelm import {quote(str(path))} --output FOLDER`"
         )
+    if (path / LOG_FILE).is_file():
+        raise FileNotFoundError(f"the training in {path} has saved no checkpoint yet: finish it first")
     if path.is_dir():
         raise FileNotFoundError(
             f"there is neither checkpoint_best.pt nor checkpoint_last.pt in {path}: give the path of a checkpoint file"

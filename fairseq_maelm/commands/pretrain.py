@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> None:
     if not (folders[0] / "dict.txt").is_file():
         if shards := sorted(path.parent for path in folders[0].glob("*/dict.txt")):
             raise UsageError(f"{folders[0]} is a folder of shards: give {':'.join(map(str, shards))} as DATA")
+        if not folders[0].exists():
+            raise FileNotFoundError(f"there is no folder {folders[0]}: DATA must be one of `maelm prepare corpus`")
         raise FileNotFoundError(
             f"there is no dict.txt in {folders[0]}: DATA must be the folder of `maelm prepare corpus`"
         )

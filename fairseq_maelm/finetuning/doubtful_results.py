@@ -76,8 +76,8 @@ def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | 
         chance = 100 * _STANDARD_ERRORS * math.sqrt(share * (1 - share) / rows)
         if found["accuracy"] <= 100 * share + chance and others:
             return (
-                f"the accuracy of {found['accuracy']:.1f} % on {rows} examples may be chance: it is less than "
-                f"{chance:.1f} points above the {constant}. Use more validation examples"
+                f"the accuracy of {found['accuracy']:.1f} % may be chance: on {rows} examples, only more than "
+                f"{100 * share + chance:.1f} % would clearly be better than the {constant}. Use more examples"
             )
     # Correlations with a single class are 0 whatever is predicted.
     for name in _ABOVE_ZERO if len(counts) != 1 else ():

@@ -23,7 +23,7 @@ _MLM |= {"decoder-layers": 0, "decoder-attention": None}
 _NEW_HEAD = {"initial-output-bias": "frequencies"}
 _SPOILED = (
     "the source is a sentence encoder: further pretraining makes its sentence embeddings worse, more with each update; "
-    "`maelm export --mix SOURCE=0.5` keeps most of their quality (docs/guides/retrieval.md)"
+    "`maelm export --mix BASE=0.5`, where BASE is this source, restores most of it (docs/results/sentence_encoders.md)"
 )
 # Share of general text in training, the rise of its loss (bits) that ends a run, and the validation splits.
 _GENERAL = {"general-ratio": 0.25, "general-loss-bound": 0.1, "valid-subset": "valid,general"}

@@ -21,6 +21,8 @@ _COUNTED_TOKENS = 20_000_000
 def load_dictionary(folder: str) -> Dictionary:
     """Read ``dict.txt``, check it against the folder's manifest and sentencepiece model, and append ``<mask>``."""
     path = os.path.join(folder, "dict.txt")
+    if not os.path.exists(folder):
+        raise FileNotFoundError(f"there is no folder {folder}")
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"there is no dict.txt in {folder}: give the folder that `maelm prepare corpus` wrote, or copy "

@@ -23,7 +23,7 @@ from fairseq_maelm.finetuning.doubtful_results import (
         ({"accuracy": 80.0, "f1": 0.0}, "aaab" * 900, "f1 is 0.0, as for a model that has learned nothing"),
         ({"spearman": float("nan")}, "", "spearman is nan"),
         ({"exact": 50.0, "HasAns_f1": 0.0}, "", "HasAns_f1 is 0.0"),
-        ({"accuracy": 61.1, "mcc": 20.0}, "ab" * 9, "on 18 examples may be chance: it is less than 23.6 points above"),
+        ({"accuracy": 61.1, "mcc": 20.0}, "ab" * 9, "may be chance: on 18 examples, only more than 73.6 % would"),
         ({"accuracy": 61.1, "mcc": 20.0}, "ab" * 90, None),
         ({"accuracy": 100.0, "mcc": 0.0}, "aaa", None),
     ],

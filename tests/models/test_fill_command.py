@@ -40,6 +40,8 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert refused.startswith("maelm fill: error: argument --top: must be at least 1, not 0")
     refused = usage_error(capsys, [*words, "--checkpoint", str(tmp_path)])
     assert "neither checkpoint_best.pt nor checkpoint_last.pt in" in refused
+    (tmp_path / "training.log").touch()
+    assert "has saved no checkpoint yet" in usage_error(capsys, [*words, "--checkpoint", str(tmp_path)])
 
 
 def test_a_folder_stands_for_its_best_checkpoint(tmp_path: Path) -> None:

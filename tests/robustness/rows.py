@@ -49,6 +49,8 @@ finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --lr a
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --metric f2 | logs no f2, but
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --precision fp16 | --precision fp16 needs a GPU
 pretrain {text.txt} --output {new} --recipe tiny | there is no dict.txt in
+pretrain {new}2 --output {new} --recipe tiny | there is no folder
+import {folder} --download --output {new} | omit --download
 pretrain {data} --output {new} | or --recipe with one of
 pretrain {data}:{bad/data-dictionary-order} --output {new} --recipe tiny | dict.txt differs from \S*/data/dict.txt
 pretrain {data}:{folder}/nowhere --output {new} --recipe tiny | there is no folder \S*nowhere

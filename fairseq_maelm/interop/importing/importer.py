@@ -49,6 +49,8 @@ class Imported(NamedTuple):
 
 def download(name: str) -> Path:
     """Download a model of the Hugging Face Hub, preferably as safetensors, and return its folder."""
+    if Path(name).is_dir():
+        raise ValueError(f"{name} is a folder on this machine: omit --download")
     try:
         import huggingface_hub
     except ImportError as error:
