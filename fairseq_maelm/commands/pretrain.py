@@ -1,6 +1,7 @@
 """The command ``maelm pretrain``."""
 
 import argparse
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from fairseq_maelm.launch.pretraining import OBJECTIVES, OWNED, choose_recipe, p
 from fairseq_maelm.launch.recipes import SIZES, PretrainingRecipe, recipe_names, recipe_type
 from fairseq_maelm.launch.training import add_run_arguments, after_interrupt, end_training, start_training
 from fairseq_maelm.options import UsageError, add_output, number
+
+logger = logging.getLogger(__name__)
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
@@ -80,9 +83,11 @@ def run(args: argparse.Namespace) -> None:
     for index in (path for folder in folders for path in folder.glob("*.idx") if path.with_suffix(".bin").is_file()):
         read_index(str(index.with_suffix("")))
     changes = dict(map(parse_change, args.set))
+    usual = choose_recipe(args, changes).options
+    checkpoint = None if args.checkpoint is None else _source(args.checkpoint)
     if args.flops is not None:
-        changes |= _within_budget(args, folders, changes)
-    options, words = _command(args, folders, changes)
+        changes |= _within_budget(args, folders, changes, usual, checkpoint)
+    options, words = _command(args, folders, changes, checkpoint)
     after = ["fill", "--checkpoint", args.output, "A text with a <mask>."]
     what = f"pretraining {options['arch']}"
     if args.checkpoint is not None:
@@ -91,31 +96,41 @@ def run(args: argparse.Namespace) -> None:
     end_training(args, after)
 
 
+def _source(path: Path) -> Any:
+    """Read the checkpoint to continue from, and warn of what further training costs it."""
+    from fairseq_maelm.checkpoints.reader import read_checkpoint  # these import torch and fairseq
+    from fairseq_maelm.launch.continued import effects_of_pretraining
+
+    checkpoint = read_checkpoint(path)
+    for effect in effects_of_pretraining(checkpoint):
+        logger.warning("%s", effect)
+    return checkpoint
+
+
 def _command(
-    args: argparse.Namespace, folders: list[Path], changes: dict[str, Any]
+    args: argparse.Namespace, folders: list[Path], changes: dict[str, Any], checkpoint: Any
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the options of fairseq-train and the whole command."""
     recipe = choose_recipe(args, changes)
-    if args.checkpoint is not None:
+    if checkpoint is not None:
         from fairseq_maelm.launch.continued import continue_from  # imports torch and fairseq
 
-        recipe = continue_from(recipe, changes, args.checkpoint, folders, args.objective, args.general_data)
+        recipe = continue_from(recipe, changes, checkpoint, folders, args.objective, args.general_data)
     machine = machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision)
     options = train_options(recipe, machine, memory_of_gpus())
     return options, [*fairseq_train(args.data, args.output, options), *args.fairseq_options]
 
 
-def _within_budget(args: argparse.Namespace, folders: list[Path], changes: dict[str, Any]) -> dict[str, int]:
-    """Return the settings of a run of --flops."""
-    from fairseq_maelm.checkpoints.reader import read_checkpoint  # these import torch and fairseq
-    from fairseq_maelm.launch.budget import settings_within, update_flops
+def _within_budget(
+    args: argparse.Namespace, folders: list[Path], changes: dict[str, Any], usual: dict[str, Any], checkpoint: Any
+) -> dict[str, int]:
+    """Return the settings of a run of --flops; ``usual`` are the options of the recipe."""
+    from fairseq_maelm.launch.budget import settings_within, update_flops  # these import torch and fairseq
     from fairseq_maelm.text.dictionary import load_dictionary
 
     if chosen := {"max-update", "passes"} & changes.keys():
         raise UsageError(f"--flops decides the number of updates: omit --set {chosen.pop()}")
-    usual = choose_recipe(args, changes).options
     # The number of updates does not matter here.
-    _, words = _command(args, folders, {**changes, "max-update": _MANY})
-    checkpoint = None if args.checkpoint is None else read_checkpoint(args.checkpoint)
+    _, words = _command(args, folders, {**changes, "max-update": _MANY}, checkpoint)
     each = update_flops(configuration_of(words[1:]), len(load_dictionary(str(folders[0]))), checkpoint)
     return settings_within(args.flops, each, usual, changes)

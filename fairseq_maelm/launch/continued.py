@@ -1,6 +1,5 @@
 """Continued pretraining: the recipe settings that follow from the checkpoint."""
 
-import logging
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -9,12 +8,10 @@ from shlex import quote
 from typing import Any
 
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
-from fairseq_maelm.checkpoints.reader import Checkpoint, read_checkpoint
+from fairseq_maelm.checkpoints.reader import Checkpoint
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.launch.recipes import PretrainingRecipe
 from fairseq_maelm.text.dictionary import load_dictionary
-
-logger = logging.getLogger(__name__)
 
 # BERT's masking (Devlin et al., 2019), which published encoders were trained with.
 _MLM: dict[str, Any] = {"masked-input": "kept", "leave-unmasked-prob": 0.1, "random-token-prob": 0.1}
@@ -36,7 +33,7 @@ _WITHOUT_DROPOUT = {"dropout": 0, "attention-dropout": 0}
 def continue_from(
     recipe: PretrainingRecipe,
     given: Collection[str],
-    path: Path,
+    checkpoint: Checkpoint,
     data: list[Path],
     objective: str,
     general_data: str | None,
@@ -46,7 +43,7 @@ def continue_from(
     Args:
         recipe: the recipe to start from; see ``adapt.yaml``.
         given: names of the settings that the user has chosen.
-        path: checkpoint file.
+        checkpoint: what to continue from.
         data: folders of the prepared text.
         objective: "mae-lm" or "mlm".
         general_data: folders of general text, separated by colons, to mix in against forgetting; or None.
@@ -55,19 +52,18 @@ def continue_from(
         ValueError: the checkpoint has another vocabulary or fewer positions than the user's sequence
             length, or has a decoder although ``objective`` is "mlm".
     """
-    checkpoint = read_checkpoint(path)
     for folder in (data[0], *map(Path, general_data.split(":") if general_data else ())):
         _check_vocabulary(checkpoint, folder)
     model = checkpoint.config.model
     wanted = int(recipe.setting["sequence-length"])
     length = min(wanted, model.max_positions)
     if "sequence-length" in given and length < wanted:
-        raise ValueError(f"--set sequence-length={wanted}: {path} has {length} positions, so give at most {length}")
+        raise ValueError(f"--set sequence-length={wanted}: {checkpoint.path} has {length} positions, so give at most {length}")
     decided = _prediction(checkpoint, objective)
     if model.layer == "modern":
         decided = {**decided, **_WITHOUT_DROPOUT}
     options = {**recipe.options, **{name: decided[name] for name in decided if name not in given}}
-    options |= {"arch": "maelm", "finetune-from-model": path}
+    options |= {"arch": "maelm", "finetune-from-model": checkpoint.path}
     if "max-positions" not in given:  # fairseq-train refuses a number that contradicts the checkpoint
         options["max-positions"] = model.max_positions
     setting = {**recipe.setting, "sequence-length": length}
@@ -115,8 +111,6 @@ def effects_of_pretraining(checkpoint: Checkpoint) -> list[str]:
 
 def _prediction(checkpoint: Checkpoint, objective: str) -> dict[str, Any]:
     """Return the options for predicting masked tokens; an option with the value None is left to the checkpoint."""
-    for effect in effects_of_pretraining(checkpoint):
-        logger.warning("%s", effect)
     if not checkpoint.has_decoder:
         head = {} if checkpoint.predicts_masked_tokens else _NEW_HEAD
         return {**head, **(_MLM if objective == "mlm" else {})}
