@@ -58,7 +58,9 @@ def continue_from(
     wanted = int(recipe.setting["sequence-length"])
     length = min(wanted, model.max_positions)
     if "sequence-length" in given and length < wanted:
-        raise ValueError(f"--set sequence-length={wanted}: {checkpoint.path} has {length} positions, so give at most {length}")
+        raise ValueError(
+            f"--set sequence-length={wanted}: {checkpoint.path} has {length} positions, so give at most {length}"
+        )
     decided = _prediction(checkpoint, objective)
     if model.layer == "modern":
         decided = {**decided, **_WITHOUT_DROPOUT}

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,23 +57,29 @@ def pooled_states(model: Any, rows: list[list[str]]) -> np.ndarray:
     return np.stack([model.extract_features(each)[0].mean(dim=0).detach().cpu().numpy() for each in tokens])
 
 
-def baselines(model: Any, train: list[list[str]], test: list[list[str]], numbers: bool) -> dict[str, float]:
+def features_of(model: Any, rows: list[list[str]]) -> dict[str, np.ndarray]:
+    """Return what the regressions on states read, by method; "two vectors" only for pairs."""
+    features = {"frozen": pooled_states(model, rows)}
+    if len(rows[0]) == 3:
+        one, other = (model.embed([row[side] for row in rows]).numpy() for side in (0, 1))
+        cosine = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+        features["two vectors"] = np.concatenate([cosine[:, None], np.abs(one - other), one * other], axis=1)
+    return features
+
+
+def baselines(
+    features: dict[str, np.ndarray], train: list[list[str]], tested: dict[str, np.ndarray], test: list[list[str]],
+    numbers: bool,
+) -> dict[str, float]:  # fmt: skip
     """Return the scores of regressions on frozen states, on words and, for pairs, on the texts' two vectors."""
     labels = [row[-1] for row in train], [row[-1] for row in test], numbers
-    scaler = StandardScaler()
-    states = pooled_states(model, train), pooled_states(model, test)
-    scores = {"frozen": regression_score((scaler.fit_transform(states[0]), scaler.transform(states[1])), *labels)}
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     texts = [[" ".join(row[:-1]) for row in rows] for rows in (train, test)]
-    scores["tf-idf"] = regression_score((words.fit_transform(texts[0]), words.transform(texts[1])), *labels)
-    if len(train[0]) == 3:
-        compared = []
-        for rows in (train, test):
-            one, other = (model.embed([row[side] for row in rows]).numpy() for side in (0, 1))
-            cosine = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
-            compared.append(np.concatenate([cosine[:, None], np.abs(one - other), one * other], axis=1))
-        scaled = scaler.fit_transform(compared[0]), scaler.transform(compared[1])
-        scores["two vectors"] = regression_score(scaled, *labels)
+    scores = {"tf-idf": regression_score((words.fit_transform(texts[0]), words.transform(texts[1])), *labels)}
+    for method in features:
+        scaler = StandardScaler().fit(features[method])
+        scaled = scaler.transform(features[method]), scaler.transform(tested[method])
+        scores[method] = regression_score(scaled, *labels)
     return scores
 
 
@@ -114,18 +121,20 @@ def measure(args: argparse.Namespace) -> None:
     name = args.name or Path(args.encoder).name
     # The commands run in another folder.
     encoder = str(Path(args.encoder).resolve()) if Path(args.encoder).exists() else args.encoder
-    for seed in range(1, args.seeds + 1):
-        for task in args.tasks:
-            pool, numbers = read_rows(args.pools / task / "train.tsv"), task.endswith("number")
-            test = read_rows(args.pools / task / "test.tsv")[: args.tests]
-            for rows in args.rows:
-                if (name, task, rows, seed) in done:
-                    continue
-                train = random.Random(f"{task} {seed}").sample(pool, rows)
-                record = dict(zip(keys, (name, task, rows, seed), strict=True))
-                record |= baselines(model, train, test, numbers) | fine_tuned(encoder, train, test, numbers, seed)
-                with open(args.output, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
+    for task in args.tasks:
+        pool, numbers = read_rows(args.pools / task / "train.tsv"), task.endswith("number")
+        test = read_rows(args.pools / task / "test.tsv")[: args.tests]
+        tested: dict[str, np.ndarray] = {}
+        for rows, seed in product(args.rows, range(1, args.seeds + 1)):
+            if (name, task, rows, seed) in done:
+                continue
+            tested = tested or features_of(model, test)
+            train = random.Random(f"{task} {seed}").sample(pool, rows)
+            record = dict(zip(keys, (name, task, rows, seed), strict=True))
+            record |= baselines(features_of(model, train), train, tested, test, numbers)
+            record |= fine_tuned(encoder, train, test, numbers, seed)
+            with open(args.output, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
 
 
 def table(path: Path) -> str:
