@@ -18,8 +18,8 @@ BATCH=(--tokens-per-sample 128 --sample-break-mode none --max-tokens 2048 --upda
 # Muon for the matrices at twice the rate, AdamW for everything else.
 OPTIMIZER=(--optimizer muon --muon-lr-ratio 2 --adam-betas '(0.9, 0.95)' --adam-eps 1e-6
            --weight-decay 0.01 --clip-norm 0)
-# The rate rises for 2 % of the updates, stays, and falls for the last 40 %.
-SCHEDULE=(--lr-scheduler tri_stage --phase-ratio '[0.02, 0.58, 0.4]' --init-lr-scale 0.01 --final-lr-scale 0.01
+# The rate rises for 2 % of the updates, stays, and falls linearly for the last 40 %.
+SCHEDULE=(--lr-scheduler tri_stage_linear --phase-ratio '[0.02, 0.58, 0.4]' --init-lr-scale 0.01 --final-lr-scale 0.01
           --lr 3e-3 --max-update 5000)
 CHECKPOINTS=(--save-interval-updates 500 --keep-interval-updates 2 --keep-interval-updates-pattern 2500
              --no-epoch-checkpoints)

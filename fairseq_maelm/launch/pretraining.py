@@ -121,7 +121,7 @@ def train_options(recipe: PretrainingRecipe, machine: Machine, memory: float = U
     }
     if options.get("lr-scheduler") == "polynomial_decay":
         own["total-num-update"] = options["max-update"]
-    elif options.get("lr-scheduler") == "tri_stage":
+    elif str(options.get("lr-scheduler")).startswith("tri_stage"):
         _refuse_without_decay(options)
     at = machine.options()
     if machine.precision == "fp16":

@@ -10,7 +10,7 @@ qrels/test.tsv, STSB a table with two sentences and a score in its last three co
               the encoder reads the text without its masked tokens (RetroMAE, and MAE-LM's encoder)
     words     the pooled vector predicts the set of the text's words
     contrast  a sentence and the rest of its document, against those of the batch (inverse cloze task)
-    titles    a document's title and its text, against those of the batch
+    titles    a document's title, if it has one, and its text, against those of the batch
 
 --nearness adds the squared difference from the source's cosine similarities in the batch. --mix averages the weights
 with the source's before measuring, one line of results for each share. Settings are chosen by "held out": sentences of
@@ -211,7 +211,8 @@ class Training:
         queries, rest = [], []
         for document in documents:
             sentences = sentences_of(document["text"]) or [document["text"]]
-            query = document["title"] if self.args.objective == "titles" else self.generator.choice(sentences)
+            title = document["title"] if self.args.objective == "titles" else ""
+            query = title or self.generator.choice(sentences)
             queries.append(query)
             rest.append(document["text"].replace(query, " ") if len(sentences) > 1 else document["text"])
         one, other = (
