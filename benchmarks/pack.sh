@@ -3,8 +3,8 @@
 #
 #     bash benchmarks/pack.sh FOLDER TEXT...      FOLDER gets site.tar.xz (3 MB) and the texts
 #
-# The machine must have torch, Triton, transformers, sentencepiece, scikit-learn, tabulate, tqdm and pytest. PYTHON_THERE
-# is its Python (3.12, for which fairseq has a wheel). pip here may be of any Python.
+# The machine must have torch, Triton, transformers, sentencepiece, scikit-learn, sacrebleu and pytest. PYTHON_THERE is its
+# Python (3.12, for which fairseq has a wheel). pip here may be of any Python.
 set -euo pipefail
 folder=${1:?usage: pack.sh FOLDER TEXT...}
 there=${PYTHON_THERE:-3.12}
