@@ -17,8 +17,8 @@ from fairseq_maelm.data.masking import (
     order_draws,
     replacements,
 )
-from fairseq_maelm.data.masking_schedule import RateOfUpdates
 from fairseq_maelm.data.masking_variants import EncoderView, encoder_input
+from fairseq_maelm.data.schedule import ScheduledEpoch
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ class MaskedBlockDataset(BatchDataset):
         super().__init__(blocks.sizes, "buckets", seed, fixed_epoch=fixed_epoch)
         self.blocks, self.scheme, self.symbols, self.view = blocks, scheme, symbols, view
         self.predicts_all = predicts_all
-        # The masking rates of the epoch's batches, if they differ from the scheme's.
-        self.rate: RateOfUpdates | None = None
+        # Masking rates other than the scheme's, and short sequences, of the epoch's batches.
+        self.scheduled: ScheduledEpoch | None = None
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
         return order_draws(self.seed, self.epoch, indices)
@@ -103,8 +103,12 @@ class MaskedBlockDataset(BatchDataset):
             ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout`` (see ``fairseq_maelm.batch``).
         """
         tokens, lengths = self.blocks.read(indices, self.symbols.pad, self.width(indices))
+        scheme = self.scheme
+        if self.scheduled is not None:
+            scheme = replace(scheme, mask_prob=self.scheduled.mask_prob(indices))
+            if self.scheduled.halves_blocks(indices):
+                tokens, lengths, indices = halves(tokens, lengths, indices, self.blocks.first_symbol)
         inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
-        scheme = self.scheme if self.rate is None else replace(self.scheme, mask_prob=self.rate.of_batch(indices))
         draw = draw_masks(scheme, tokens, lengths, indices, self.seed, self.epoch)
         staying = random_tokens = None
         if self.view.mask_fraction:
@@ -122,3 +126,28 @@ class MaskedBlockDataset(BatchDataset):
             "net_input": net_input,
             "target": torch.from_numpy(tokens[predicted]),
         }
+
+
+def halves(
+    tokens: np.ndarray, lengths: np.ndarray, indices: np.ndarray, first_symbol: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut sequences in half; the first symbol takes the place of a second half's first token.
+
+    Args:
+        tokens: <int64>[B, T] sequences, padded on the right.
+        lengths: <int64>[B] their lengths, from 2 to T.
+        indices: <int64>[B] their indices in the dataset.
+        first_symbol: begins every sequence.
+
+    Returns:
+        tokens <int64>[C, T / 2, rounded up], lengths and indices <int64>[C] of the halves with two or more tokens. No
+        two halves in a dataset have the same index, by which masks are drawn.
+    """
+    count, width = tokens.shape
+    half = -(-width // 2)
+    cut = np.pad(tokens, ((0, 0), (0, 2 * half - width)), mode="edge").reshape(2 * count, half)
+    cut[1::2, 0] = first_symbol
+    sizes = np.clip(lengths[:, None] - [0, half], 0, half).reshape(-1)
+    numbers = (2 * indices[:, None] + [0, 1]).reshape(-1)
+    kept = sizes > 1
+    return cut[kept], sizes[kept], numbers[kept]

@@ -1,4 +1,4 @@
-"""A masking rate that changes in equal steps over the updates of a run.
+"""What changes over the updates of a run: the masking rate, in equal steps, and the length of sequences.
 
 Data workers draw masks ahead of the update and know neither its number nor the order of the batches. Therefore the
 update number of each sequence is stored when the epoch's batches are ordered, before the workers start.
@@ -17,37 +17,48 @@ from fairseq_maelm.fairseq_fixes.private import WatchedBatches
 _RATES = 8
 
 
-class RateOfUpdates(NamedTuple):
-    """The masking rates of an epoch's batches."""
+class Schedule(NamedTuple):
+    """The masking rates in a run, and until when its sequences are short."""
 
-    start: float  # rate in the first eighth of the run
-    end: float  # rate in the last eighth
+    mask_prob: float  # rate in the first eighth of the run
+    mask_prob_end: float  # rate in the last eighth
+    half_length_until: float = 0.0  # share of the updates whose blocks are cut in half, in [0, 1)
+
+
+class ScheduledEpoch(NamedTuple):
+    """The schedule of an epoch's batches."""
+
+    schedule: Schedule
     updates: int  # number of updates of the whole run
     made: np.ndarray  # <int32>[items] number of completed updates when each item is used
 
-    def of_batch(self, indices: np.ndarray) -> float:
+    def mask_prob(self, indices: np.ndarray) -> float:
         """Return the masking rate of a batch with item indices <int64>[B]."""
         step = min(int(self.made[indices[0]]) * _RATES // self.updates, _RATES - 1)
-        return self.start + (self.end - self.start) * step / (_RATES - 1)
+        start, end, _ = self.schedule
+        return start + (end - start) * step / (_RATES - 1)
+
+    def halves_blocks(self, indices: np.ndarray) -> bool:
+        """Return whether the blocks of a batch with item indices <int64>[B] are cut in half."""
+        return int(self.made[indices[0]]) < self.schedule.half_length_until * self.updates
 
 
-class RatedBatches(WatchedBatches):
-    """fairseq's batch iterator, which also sets the dataset's ``rate``, the masking rates of an epoch's batches."""
+class ScheduledBatches(WatchedBatches):
+    """fairseq's batch iterator, which also sets the dataset's ``scheduled``, the schedule of an epoch's batches."""
 
-    _start: float
-    _end: float
+    _schedule: Schedule
     _trainer: Trainer
     _first_update = 0  # number of updates before the first batch that this process reads
     _resumed_at: int | None = None
 
     @classmethod
-    def follow(cls, batches: EpochBatchIterator, start: float, end: float, trainer: Trainer) -> "RatedBatches":
+    def follow(cls, batches: EpochBatchIterator, schedule: Schedule, trainer: Trainer) -> "ScheduledBatches":
         """Convert fairseq's batch iterator to this class, in place."""
         if not trainer.cfg.optimization.max_update:
-            raise ValueError("--mask-prob-end needs --max-update, the number of updates over which the rate changes")
+            raise ValueError("--mask-prob-end and --half-length-until need --max-update, the end of the run")
         # fairseq's task has no option for the class of its batches.
         batches.__class__ = cls
-        batches._start, batches._end, batches._trainer = start, end, trainer
+        batches._schedule, batches._trainer = schedule, trainer
         return batches
 
     def state_dict(self) -> dict[str, Any]:
@@ -69,13 +80,13 @@ class RatedBatches(WatchedBatches):
             self._first_update = self._resumed_at
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Sequence[int]]:
-        """Return this rank's batches of the whole epoch in order, as fairseq does, and set the dataset's ``rate``."""
+        """Return this rank's batches of the epoch in order, as fairseq does, and set the dataset's ``scheduled``."""
         batches: list[Sequence[int]] = super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
         updates_of_items = np.zeros(len(self.dataset), dtype=np.int32)
         for number, batch in enumerate(batches[self.first_batch :], self.first_batch):
             updates_of_items[batch] = self._update_of(number, epoch)
         updates = self._trainer.cfg.optimization.max_update
-        self.dataset.rate = RateOfUpdates(self._start, self._end, updates, updates_of_items)
+        self.dataset.scheduled = ScheduledEpoch(self._schedule, updates, updates_of_items)
         return batches
 
     def _update_of(self, batch_number: int, epoch: int) -> int:

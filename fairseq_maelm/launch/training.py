@@ -236,7 +236,8 @@ def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
         if chosen.get(name):
             chosen[name] = ":".join(map(os.path.realpath, chosen[name].split(":")))
     # Some schedules depend on the last update, and would jump back.
-    ends = sections.get("lr_scheduler", {}).get("phase_ratio") or task.get("mask_prob_end")
+    of_task = task.get("mask_prob_end") or task.get("half_length_until")
+    ends = of_task or sections.get("lr_scheduler", {}).get("phase_ratio")
     free = _FREE - {"max_update"} if ends else _FREE
     return {name: value for name, value in chosen.items() if name[1] not in free}
 

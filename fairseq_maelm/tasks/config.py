@@ -34,6 +34,13 @@ class MaelmTaskConfig(EncoderTaskConfig):
         minimum=3,  # blocks of <s> and a single token are left out
         maximum=MAX_LENGTH,
     )
+    half_length_until: float = option(
+        0.0,
+        help="share of --max-update until which each sequence is cut into two, which costs less and learns faster at "
+        "first",
+        minimum=0,
+        below=1,
+    )
     masked_input: ChoiceEnum(list(MASKED_INPUTS)) = option(  # type: ignore[valid-type]
         "dropped",
         help="encoder's input at masked positions: nothing with 'dropped' (MAE-LM), <mask> with 'kept' (MLM) and "

@@ -15,9 +15,9 @@ from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import TokenBlocks, shard_files, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.masking import MaskingScheme
-from fairseq_maelm.data.masking_schedule import RatedBatches
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.data.mixing import MixedBlockDataset
+from fairseq_maelm.data.schedule import Schedule, ScheduledBatches
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer, stop_training
 from fairseq_maelm.models.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
@@ -174,12 +174,13 @@ class MaelmTask(EncoderTask):
         )
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the batches of an epoch, as in fairseq; --mask-prob-end changes the masking rate with each update."""
+        """Return the batches of an epoch, as in fairseq; masking rate and length may depend on the update."""
         self._read = dataset
         batches, trainer = super().get_batch_iterator(dataset, *args, **kwargs), running_trainer()
-        if self.cfg.mask_prob_end is None or trainer is None or dataset.fixed_epoch is not None:
+        rate, end, short = self.cfg.mask_prob, self.cfg.mask_prob_end, self.cfg.half_length_until
+        if (end is None and not short) or trainer is None or dataset.fixed_epoch is not None:
             return batches
-        return RatedBatches.follow(batches, self.cfg.mask_prob, self.cfg.mask_prob_end, trainer)
+        return ScheduledBatches.follow(batches, Schedule(rate, end or rate, short), trainer)
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Measure the general loss before the first update if --general-loss-bound is set; called on all ranks."""

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import scheme_of
 
-from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
-from fairseq_maelm.data.masking_schedule import RateOfUpdates
+from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols, halves
 from fairseq_maelm.data.masking_variants import MASKED_INPUTS, EncoderView, VisibleTokens, encoder_input
+from fairseq_maelm.data.schedule import Schedule, ScheduledEpoch
 
 VOCABULARY, PAD, MASK = 40, 1, 39
 
@@ -198,7 +198,7 @@ def test_full_blocks_have_one_shape_for_each_rate(few_shapes, end):
         made = np.zeros(800, dtype=np.int32)
         for update, batch in enumerate(batches, len(shapes)):
             made[batch] = update
-        dataset.rate = RateOfUpdates(0.3, end, 200, made)
+        dataset.scheduled = ScheduledEpoch(Schedule(0.3, end), 200, made)
         found, rate, padding = shapes_of(dataset, batches)
         shapes, rates = shapes + found, [*rates, rate]
         assert padding == 0
@@ -206,6 +206,27 @@ def test_full_blocks_have_one_shape_for_each_rate(few_shapes, end):
     masks = [19, 18, 16, 15, 14, 12, 11, 10] if end == 0.15 else [19] * 8
     assert shapes == [(8, 64 - number, 64, 8 * number) for number in masks for _ in range(25)]
     assert abs(np.mean(rates) - (0.3 + end) / 2) < 0.005
+
+
+def test_halves_by_hand():
+    tokens = np.array([[0, 11, 12, 13, 14], [0, 21, 22, 23, PAD], [0, 31, PAD, PAD, PAD]])
+    cut, lengths, indices = halves(tokens, np.array([5, 4, 2]), np.array([7, 3, 0]), first_symbol=0)
+    assert [row[:length].tolist() for row, length in zip(cut, lengths)] == [[0, 11, 12], [0, 14], [0, 21, 22], [0, 31]]
+    assert cut.shape == (4, 3) and indices.tolist() == [14, 15, 6, 0]
+
+
+def test_short_sequences_until_a_share_of_the_updates(monkeypatch):
+    dataset = dataset_of([64] * 800)
+    monkeypatch.setattr(Blocks, "first_symbol", 0, raising=False)
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=8)
+    made = np.zeros(800, dtype=np.int32)
+    for update, batch in enumerate(batches):
+        made[batch] = update
+    whole, _, _ = shapes_of(dataset, batches)
+    dataset.scheduled = ScheduledEpoch(Schedule(0.15, 0.15, half_length_until=0.6), 100, made)
+    shapes, _, padding = shapes_of(dataset, batches)
+    assert shapes == [(16, 27, 32, 80)] * 60 + whole[60:] and padding == 0
+    assert {len(batch) for batch in batches} == {8}, "the batches are those of a run without the option"
 
 
 def test_documents_have_few_shapes_where_that_is_wanted():

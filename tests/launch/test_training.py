@@ -96,7 +96,14 @@ def test_a_checkpoint_with_a_flat_list_of_options_is_refused_with_the_reason(tmp
 def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
     """Return sections of fairseq's configuration; ``changes`` are options, whatever their section."""
     sections: dict[str, dict[str, Any]] = {
-        "task": {"_name": "maelm", "data": "data", "mask_prob_end": 0.1, "texts": 1, "given": {"texts": None}},
+        "task": {
+            "_name": "maelm",
+            "data": "data",
+            "mask_prob_end": 0.1,
+            "half_length_until": 0.0,
+            "texts": 1,
+            "given": {"texts": None},
+        },
         "model": {"_name": "maelm", "decoder_layers": 2, "attention": "auto"},
         "optimizer": {"_name": "fused_adamw", "lr": [0.001]},
         "optimization": {"lr": [0.001], "update_freq": [4], "max_update": 100},
@@ -155,6 +162,7 @@ def test_the_last_update_may_change_if_nothing_depends_on_it() -> None:
         return different_settings(configuration(**changes), configuration(**changes, max_update=200), {})
 
     assert differ(mask_prob_end=None) == [] and differ(mask_prob_end=0.1) != []
+    assert differ(mask_prob_end=None, half_length_until=0.6) != []
     before, now = configuration(mask_prob_end=None), configuration(mask_prob_end=None, max_update=200)
     before["lr_scheduler"] = now["lr_scheduler"] = {"_name": "tri_stage", "phase_ratio": "[0.1, 0.4, 0.5]"}
     assert different_settings(before, now, {}) == ["max-update 100 (now 200)"]

@@ -119,7 +119,7 @@ class Run:
         """Return the rates of an epoch's batches in the order of reading."""
         batches = self.batches(epoch, **options)
         itr = batches.next_epoch_itr()
-        return [round(batches.dataset.rate.of_batch(batch["id"].numpy()), 9) for batch in itr if batch]
+        return [round(batches.dataset.scheduled.mask_prob(batch["id"].numpy()), 9) for batch in itr if batch]
 
 
 def rate_at(update: int) -> float:
@@ -164,7 +164,7 @@ def test_batches_are_masked_at_their_rate(monkeypatch, scheme):
     )
     batches = run.task.get_batch_iterator(validation, max_sentences=2)
     batches.next_epoch_itr()
-    assert batches.dataset.rate is None
+    assert batches.dataset.scheduled is None
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_resumed_run_goes_on_with_the_rates(monkeypatch, update_freq, skipped)
 
 
 def test_a_changing_rate_needs_an_end_of_the_run(monkeypatch):
-    with pytest.raises(ValueError, match="--mask-prob-end needs --max-update"):
+    with pytest.raises(ValueError, match="--mask-prob-end and --half-length-until need --max-update"):
         Run(monkeypatch, max_update=0).batches()
     with pytest.raises(ValueError, match="--mask-prob-end must be above 0 and below 1"):
         task_of(mask_prob_end=1.0)

@@ -47,9 +47,9 @@ _USE = {
 _MULTI_LABEL = "labels = [model.config.id2label[int(i)] for i in (model(**batch).logits[0] >= 0).nonzero()]"
 # The options in the table of hyper-parameters, by section of the checkpoint's configuration.
 HYPER_PARAMETERS = {
-    "task": "tokens_per_sample max_positions sample_break_mode mask_prob mask_prob_end leave_unmasked_prob "
-    "random_token_prob mask_whole_words masked_input encoder_mask_fraction encoder_positions protect_special_tokens "
-    "num_classes regression_target",
+    "task": "tokens_per_sample half_length_until max_positions sample_break_mode mask_prob mask_prob_end "
+    "leave_unmasked_prob random_token_prob mask_whole_words masked_input encoder_mask_fraction encoder_positions "
+    "protect_special_tokens num_classes regression_target",
     "optimization": "lr max_update max_epoch clip_norm update_freq",
     "dataset": "batch_size max_tokens",
     "optimizer": "_name adam_betas adam_eps weight_decay muon_momentum muon_lr_ratio",
