@@ -21,7 +21,7 @@ RATES = ["--mask-prob", 0.5, "--mask-prob-end", 0.1, "--half-length-until", 0.7,
 # Options of both runs, and of each run alone. With --update-freq 2 five updates make an epoch.
 MECHANISMS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "muon in bfloat16, and an average": (MUON, [], []),
-    "a falling masking rate, a growing length, a precise average": (
+    "a falling masking rate, growing lengths, a precise average": (
         RATES,
         ["--num-workers", 2],
         ["--data-buffer-size", 0],
