@@ -13,7 +13,8 @@ MODEL=(--arch maelm_modern_17m --max-positions 128 --dropout 0 --attention-dropo
 # The masking rate falls during the training. For MLM append: --masked-input kept --decoder-layers 0
 MASKS=(--masked-input dropped --mask-prob 0.3 --mask-prob-end 0.15 --leave-unmasked-prob 0 --random-token-prob 0
        --protect-special-tokens)
-BATCH=(--tokens-per-sample 128 --sample-break-mode none --max-tokens 2048 --update-freq 1
+# Until 60 % of the updates, sequences have half the length.
+BATCH=(--tokens-per-sample 128 --half-length-until 0.6 --sample-break-mode none --max-tokens 2048 --update-freq 1
        --cpu --distributed-world-size 1 --num-workers 0 --precision "${PRECISION:-fp32}")
 # Muon for the matrices at twice the rate, AdamW for everything else.
 OPTIMIZER=(--optimizer muon --muon-lr-ratio 2 --adam-betas '(0.9, 0.95)' --adam-eps 1e-6

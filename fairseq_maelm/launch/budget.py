@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 def update_flops(configuration: Any, vocabulary: int, checkpoint: Checkpoint | None = None) -> float:
     """Count the FLOPs of an update: the matrix products of full sequences, and those of Muon.
 
+    Updates before --half-length-until cost a little less, which is not counted.
+
     Args:
         configuration: fairseq-train's, of a pretraining.
         vocabulary: number of symbols, <mask> included.

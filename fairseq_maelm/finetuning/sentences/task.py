@@ -69,7 +69,8 @@ class SentencesTaskConfig(EncoderTaskConfig):
     mix_start: bool = option(
         False,
         help="after the last update, take the mixture of the weights before the first update and after the last one "
-        "that has the least validation loss. It needs --head-start frozen and --max-update",
+        "that has the least validation loss, once scores are divided by the best temperature. It needs --head-start "
+        "frozen and --max-update",
     )
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
     save_dir: str = II("checkpoint.save_dir")
@@ -134,7 +135,8 @@ class SentencesTask(EncoderTask):
         trainer = running_trainer()
         if not self._start or trainer is None or trainer.get_num_updates() < trainer.cfg.optimization.max_update:
             return
-        take_best_mixture(trainer, self._start)
+        last_layer = trainer.get_model().classification_heads[HEAD].out_proj
+        take_best_mixture(trainer, self._start, last_layer, calibrates=self.label_dictionary is not None)
         self._start = {}
 
     def _start_from_frozen_states(self, model: Any) -> None:
