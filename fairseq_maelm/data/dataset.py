@@ -140,11 +140,11 @@ def halves(
         first_symbol: begins every sequence.
 
     Returns:
-        tokens <int64>[C, T / 2, rounded up], lengths and indices <int64>[C] of the halves with two or more tokens. No
-        two halves in a dataset have the same index, by which masks are drawn.
+        tokens <int64>[C, half of T, rounded up], lengths and indices <int64>[C] of the halves with two or more tokens.
+        No two halves in a dataset have the same index, by which masks are drawn.
     """
     count, width = tokens.shape
-    half = -(-width // 2)
+    half = max(2, -(-width // 2))  # a sequence has two tokens or more
     cut = np.pad(tokens, ((0, 0), (0, 2 * half - width)), mode="edge").reshape(2 * count, half)
     cut[1::2, 0] = first_symbol
     sizes = np.clip(lengths[:, None] - [0, half], 0, half).reshape(-1)

@@ -213,6 +213,8 @@ def test_halves_by_hand():
     cut, lengths, indices = halves(tokens, np.array([5, 4, 2]), np.array([7, 3, 0]), first_symbol=0)
     assert [row[:length].tolist() for row, length in zip(cut, lengths)] == [[0, 11, 12], [0, 14], [0, 21, 22], [0, 31]]
     assert cut.shape == (4, 3) and indices.tolist() == [14, 15, 6, 0]
+    cut, lengths, _ = halves(np.array([[0, 11]]), np.array([2]), np.array([1]), first_symbol=0)
+    assert cut.tolist() == [[0, 11]] and lengths.tolist() == [2]
 
 
 def test_short_sequences_until_a_share_of_the_updates(monkeypatch):
