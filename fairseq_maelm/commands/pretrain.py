@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     for index in (path for folder in folders for path in folder.glob("*.idx") if path.with_suffix(".bin").is_file()):
         read_index(str(index.with_suffix("")))
     changes = dict(map(parse_change, args.set))
-    usual = choose_recipe(args, changes).options
+    usual = choose_recipe(args, changes).options  # refuses wrong options before a checkpoint is read
     checkpoint = None if args.checkpoint is None else _source(args.checkpoint)
     if args.flops is not None:
         changes |= _within_budget(args, folders, changes, usual, checkpoint)
