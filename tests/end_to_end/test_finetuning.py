@@ -1,6 +1,7 @@
 """From a pretrained checkpoint to a classifier: the commands, the checkpoints and the hub interface."""
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable
@@ -117,25 +118,30 @@ def test_classification(topics, pretrained, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_best_mixture_with_the_frozen_solution_is_kept(topics, pretrained, tmp_path):
+def test_the_weights_before_and_after_training_are_mixed(topics, pretrained, tmp_path):
     weights, outputs = {}, {}
     # With --patience, nothing is mixed.
     for name, lr, options in (("start", 0.0, []), ("end", 1e-2, ["--patience", 9]), ("mixed", 1e-2, [])):
         outputs[name] = finetune(topics, pretrained, tmp_path / name, *options, epochs=1, lr=lr)
         weights[name] = torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)["model"]
-    tried = {int(share) / 100: float(loss) for share, loss in re.findall(r"(\d+) %: ([\d.]+)", outputs["mixed"])}
-    best = min(tried, key=tried.__getitem__)
-    assert list(tried) == [0, 0.25, 0.5, 0.75, 1] and f"; {100 * best:.0f} % is kept" in outputs["mixed"]
-    temperature = int((re.findall(r"scores divided by (\d)", outputs["mixed"]) or ["1"])[-1])
+    said = next(line for line in outputs["mixed"].splitlines() if "is kept" in line)
+    tried = {int(share) / 100: float(loss) for share, loss in re.findall(r"(\d+) %: ([\d.]+)", said)}
+    assert list(tried) == [0, 0.25, 0.5, 0.75, 1]
+    # Weights of a mean: how likely each mixture makes the labels.
+    likely = np.exp(min(tried.values()) - np.array(list(tried.values())))
+    share = float(likely @ list(tried) / likely.sum())
+    assert float(re.search(r"(\d+) % is kept", said)[1]) == pytest.approx(100 * share, abs=1.5)
+    temperature = int((re.findall(r"scores divided by (\d)", said) or ["1"])[-1])
     for name, weight in weights["mixed"].items():
         if weight.is_floating_point():
-            expected = torch.lerp(weights["start"][name], weights["end"][name], best)
+            expected = torch.lerp(weights["start"][name], weights["end"][name], share)
             expected = expected / temperature if "out_proj" in name else expected
-            torch.testing.assert_close(weight, expected, rtol=1e-5, atol=1e-6)
-    # What is kept is what was validated; no temperature makes an end worse than fairseq measured it.
-    assert losses(outputs["mixed"], "valid") == pytest.approx([tried[best]], abs=2e-3)
-    for name, share in (("start", 0), ("end", 1)):
-        assert losses(outputs[name], "valid")[0] >= tried[share] - 2e-3
+            torch.testing.assert_close(weight, expected, rtol=1e-2, atol=1e-3)
+    # fairseq measures bits of an example; no temperature makes an end worse than it measured.
+    examples = len(table(topics))
+    for name, point in (("start", 0), ("end", 1)):
+        nats = losses(outputs[name], "valid")[0] * examples * math.log(2)
+        assert nats >= tried[point] - 0.02 * examples
 
 
 @pytest.mark.slow

@@ -1,72 +1,113 @@
-"""Choose, after training, between the weights before the first update, those after the last, and mixtures of both.
+"""Mix, after training, the weights before the first update with those after the last, as held-out examples tell.
 
-With few examples, training from the frozen solution may learn much or only memorize. Too few examples are held out to
-tell by accuracy, but their loss can. Weights on the line between the two ends are often better than either (Wortsman et
-al., 2022, "Robust fine-tuning of zero-shot models").
+With few examples, training from the frozen solution may learn much or only memorize. Weights on the line between both
+ends are often better than either (Wortsman et al., 2022, "Robust fine-tuning of zero-shot models"). Too few examples
+are held out to choose a point of this line: each of some points counts by how likely it makes their labels, and the
+mean of the points is taken. Examples that cannot tell leave it in the middle; many of them make it the best point.
 
-Training to the end makes scores too large: the loss then rises although more answers are right. So each mixture is
-judged by its least loss after division of all scores by a temperature (Guo et al., 2017, "On calibration of modern
-neural networks"), and the temperature is kept, which changes no answer.
+Training to the end makes scores too large: the likelihood then falls although more answers are right. So each point is
+judged by its greatest likelihood after division of all scores by a temperature (Guo et al., 2017, "On calibration of
+modern neural networks"), and the temperature is kept, which changes no class and no correlation.
 """
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from fairseq.logging import metrics
-from torch import Tensor, nn
+import torch.nn.functional as F
+from fairseq.distributed import utils as distributed
+from fairseq.utils import move_to_cuda
+from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-# How far the mixtures go from the weights before the first update to those after the last.
+# Points of the line from the weights before the first update to those after the last that are tried.
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Divisors of the scores; numbers have none.
+# Divisors of the scores.
 _TEMPERATURES = (1, 2, 4, 8)
 
 
+class Fit(NamedTuple):
+    """How well scores fit the labels, at the best temperature."""
+
+    loss: float
+    """Negative log-likelihood of all labels in nats."""
+    temperature: int
+    """Divisor of the scores' distance from the center."""
+    center: float
+    """The mean of predicted numbers; zero for classes."""
+
+
 @torch.no_grad()
-def take_best_mixture(trainer: Any, start: Mapping[str, Tensor], last_layer: nn.Linear, calibrates: bool) -> None:
-    """Give the model the mixture of weights with the least loss on the first validation set; call it on all ranks.
+def mix_with_start(trainer: Any, start: Mapping[str, Tensor], head: str) -> None:
+    """Give the model the mean of the mixtures, weighted by the likelihood of the first validation set's labels.
+
+    Call it on all ranks.
 
     Args:
         trainer: the trainer after its last update.
         start: the weights before the first update, by name.
-        last_layer: the layer of the head that computes the scores.
-        calibrates: whether scores may be divided by a temperature, which is then kept.
+        head: name of the classification head.
     """
-    parameters = dict(trainer.get_model().named_parameters())
+    model = trainer.get_model()
+    parameters = dict(model.named_parameters())
     end = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-    losses = {}
-    for share in _SHARES:
-        for temperature in _TEMPERATURES if calibrates else (1,):
-            _mix(parameters, start, end, share, last_layer, temperature)
-            losses[share, temperature] = _validation_loss(trainer)
-    best, temperature = min(losses, key=losses.__getitem__)
-    _mix(parameters, start, end, best, last_layer, temperature)
-    least = {share: min(loss for (other, _), loss in losses.items() if other == share) for share in _SHARES}
-    found = ", ".join(f"{100 * share:.0f} %: {loss:.3f}" for share, loss in least.items())
-    divided = f", with scores divided by {temperature}" if temperature > 1 else ""
+
+    def fit_at(share: float) -> Fit:
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.lerp(start[name].to(parameter), end[name], share))
+        return fit(*_validation_scores(trainer, head))
+
+    losses = torch.tensor([fit_at(share).loss for share in _SHARES], dtype=torch.double)
+    share = float(torch.softmax(-losses, dim=0) @ torch.tensor(_SHARES, dtype=torch.double))
+    kept = fit_at(share)
+    last_layer = model.classification_heads[head].out_proj
+    last_layer.weight.div_(kept.temperature)
+    last_layer.bias.sub_(kept.center).div_(kept.temperature).add_(kept.center)
     logger.info(
-        "the way from the frozen solution to the trained weights: loss after %s; %.0f %% is kept%s",
-        found, 100 * best, divided,
+        "the way from the frozen solution to the trained weights: %s nats; %.0f %% is kept%s",
+        ", ".join(f"{100 * point:.0f} %: {loss:.2f}" for point, loss in zip(_SHARES, losses.tolist(), strict=True)),
+        100 * share, f", with scores divided by {kept.temperature}" * (kept.temperature > 1),
     )  # fmt: skip
 
 
-def _mix(
-    parameters: Mapping[str, Tensor], start: Mapping[str, Tensor], end: Mapping[str, Tensor], share: float,
-    last_layer: nn.Linear, temperature: int,
-) -> None:  # fmt: skip
-    for name, parameter in parameters.items():
-        parameter.copy_(torch.lerp(start[name].to(parameter), end[name], share))
-    for parameter in last_layer.parameters():
-        parameter.div_(temperature)
+def fit(scores: Tensor, targets: Tensor) -> Fit:
+    """Return how well the scores of n examples fit, at the best temperature.
+
+    Args:
+        scores: scores of classes or labels <float>[n, outputs], or numbers <float>[n, 1].
+        targets: class indices <int64>[n], sets of labels <bool>[n, outputs], or numbers <float>[n].
+    """
+    numbers = targets.is_floating_point()
+    center = float(scores.mean()) if numbers else 0.0
+    fits = []
+    for temperature in _TEMPERATURES:
+        divided = (scores - center) / temperature + center
+        if numbers:
+            # Errors are normal, with the variance that makes them most likely.
+            loss = len(targets) / 2 * F.mse_loss(divided[:, 0], targets).clamp_min(1e-12).log()
+        elif targets.dtype == torch.bool:
+            loss = F.binary_cross_entropy_with_logits(divided, targets.float(), reduction="sum")
+        else:
+            loss = F.cross_entropy(divided, targets, reduction="sum")
+        fits.append(Fit(float(loss), temperature, center))
+    return min(fits)
 
 
-def _validation_loss(trainer: Any) -> float:
+def _validation_scores(trainer: Any, head: str) -> tuple[Tensor, Tensor]:
+    """Return the scores and targets of the whole first validation set, on a CPU; call it on all ranks."""
+    model = trainer.get_model().eval()
     subset = trainer.cfg.dataset.valid_subset.split(",")[0]
-    batches = trainer.get_valid_iterator(subset).next_epoch_itr(shuffle=False, set_dataset_epoch=False)
-    with metrics.aggregate(new_root=True) as validation:
-        for batch in batches:
-            trainer.valid_step(batch)
-    return float(validation.get_smoothed_value("loss"))
+    found = []
+    for batch in trainer.get_valid_iterator(subset).next_epoch_itr(shuffle=False, set_dataset_epoch=False):
+        # A rank with fewer batches than others gets empty ones.
+        if batch:
+            batch = move_to_cuda(batch) if trainer.cuda else batch
+            scores, _ = model(**batch["net_input"], features_only=True, classification_head_name=head)
+            found.append((scores.float().cpu(), batch["target"].cpu()))
+    if trainer.data_parallel_world_size > 1:
+        group = trainer.data_parallel_process_group
+        found = sum(distributed.all_gather_list(found, group=group), [])
+    scores, targets = zip(*found, strict=True)
+    return torch.cat(scores), torch.cat(targets)

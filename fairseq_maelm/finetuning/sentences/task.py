@@ -23,7 +23,7 @@ from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_targets
 from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
-from fairseq_maelm.finetuning.sentences.mixture import take_best_mixture
+from fairseq_maelm.finetuning.sentences.mixture import mix_with_start
 from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
 from fairseq_maelm.launch.save_folder import DEFAULT as LAST_CHECKPOINT
 from fairseq_maelm.modules.finetuning_heads import POOLING
@@ -68,9 +68,9 @@ class SentencesTaskConfig(EncoderTaskConfig):
     )
     mix_start: bool = option(
         False,
-        help="after the last update, take the mixture of the weights before the first update and after the last one "
-        "that has the least validation loss, once scores are divided by the best temperature. It needs --head-start "
-        "frozen and --max-update",
+        help="after the last update, mix the weights before the first update and after the last one, by how likely "
+        "mixtures make the labels of the validation set, once scores are divided by the best temperature. It needs "
+        "--head-start frozen and --max-update",
     )
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
     save_dir: str = II("checkpoint.save_dir")
@@ -135,8 +135,7 @@ class SentencesTask(EncoderTask):
         trainer = running_trainer()
         if not self._start or trainer is None or trainer.get_num_updates() < trainer.cfg.optimization.max_update:
             return
-        last_layer = trainer.get_model().classification_heads[HEAD].out_proj
-        take_best_mixture(trainer, self._start, last_layer, calibrates=self.label_dictionary is not None)
+        mix_with_start(trainer, self._start, HEAD)
         self._start = {}
 
     def _start_from_frozen_states(self, model: Any) -> None:

@@ -1,6 +1,7 @@
 """What makes a table of a few hundred rows work: a head on the mean that starts from the frozen encoder's states."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.fit import register_heads
 from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
+from fairseq_maelm.finetuning.sentences.mixture import fit
 
 LENGTHS = [9, 4, 7, 12, 5, 9]
 
@@ -139,3 +141,25 @@ def test_few_rows_get_enough_updates(
             continue
         found = words[words.index(f"--{name}") + 1] if f"--{name}" in words else None
         assert found == (None if value is None else str(value)), name
+
+
+@pytest.mark.parametrize("kind", ["classes", "sets", "numbers"])
+def test_scores_are_judged_as_if_they_had_the_right_size(kind: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    draw = partial(torch.randn, generator=generator)
+    if kind == "numbers":
+        targets = 3 + draw(400)
+        scores = targets[:, None] + draw(400, 1)
+        # The best line through these is flatter than they are.
+        scores = (scores - scores.mean()) / 2 + scores.mean()
+    else:
+        scores = 2 * draw(400, 3)
+        drawn = torch.multinomial(scores.softmax(1), 1, generator=generator)[:, 0]
+        targets = drawn if kind == "classes" else torch.rand(400, 3, generator=generator) < scores.sigmoid()
+    right = fit(scores, targets)
+    center = scores.mean() if kind == "numbers" else 0.0
+    large = fit(4 * (scores - center) + center, targets)
+    assert (right.temperature, large.temperature) == (1, 4)
+    assert large.loss == pytest.approx(right.loss, rel=1e-4)
+    # Scores that say nothing about the labels are worse at any temperature.
+    assert fit(scores.roll(1, dims=0), targets).loss > right.loss + 20
