@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from fairseq.distributed import utils as distributed
-from fairseq.utils import move_to_cuda
 from torch import Tensor
+
+from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
+from fairseq_maelm.models.batched_inference import predict
 
 logger = logging.getLogger(__name__)
 
@@ -40,24 +41,25 @@ class Fit(NamedTuple):
 
 
 @torch.no_grad()
-def mix_with_start(trainer: Any, start: Mapping[str, Tensor], head: str) -> None:
-    """Give the model the mean of the mixtures, weighted by the likelihood of the first validation set's labels.
+def mix_with_start(model: Any, start: Mapping[str, Tensor], head: str, dataset: SentencesDataset) -> None:
+    """Give the model the mean of the mixtures, weighted by the likelihood of the held-out labels.
 
-    Call it on all ranks.
+    Each rank computes all scores, so that all take the same mixture.
 
     Args:
-        trainer: the trainer after its last update.
+        model: the model after the last update.
         start: the weights before the first update, by name.
         head: name of the classification head.
+        dataset: the held-out examples, with targets.
     """
-    model = trainer.get_model()
+    targets = torch.from_numpy(dataset.targets)
     parameters = dict(model.named_parameters())
     end = {name: parameter.detach().clone() for name, parameter in parameters.items()}
 
     def fit_at(share: float) -> Fit:
         for name, parameter in parameters.items():
             parameter.copy_(torch.lerp(start[name].to(parameter), end[name], share))
-        return fit(*_validation_scores(trainer, head))
+        return fit(_scores(model, head, dataset), targets)
 
     losses = torch.tensor([fit_at(share).loss for share in _SHARES], dtype=torch.double)
     share = float(torch.softmax(-losses, dim=0) @ torch.tensor(_SHARES, dtype=torch.double))
@@ -66,9 +68,9 @@ def mix_with_start(trainer: Any, start: Mapping[str, Tensor], head: str) -> None
     last_layer.weight.div_(kept.temperature)
     last_layer.bias.sub_(kept.center).div_(kept.temperature).add_(kept.center)
     logger.info(
-        "the way from the frozen solution to the trained weights: %s nats; %.0f %% is kept%s",
+        "the way from the frozen solution to the trained weights: %s nats; %.0f %% is kept: %.2f%s",
         ", ".join(f"{100 * point:.0f} %: {loss:.2f}" for point, loss in zip(_SHARES, losses.tolist(), strict=True)),
-        100 * share, f", with scores divided by {kept.temperature}" * (kept.temperature > 1),
+        100 * share, kept.loss, f", with scores divided by {kept.temperature}" * (kept.temperature > 1),
     )  # fmt: skip
 
 
@@ -95,19 +97,10 @@ def fit(scores: Tensor, targets: Tensor) -> Fit:
     return min(fits)
 
 
-def _validation_scores(trainer: Any, head: str) -> tuple[Tensor, Tensor]:
-    """Return the scores and targets of the whole first validation set, on a CPU; call it on all ranks."""
-    model = trainer.get_model().eval()
-    subset = trainer.cfg.dataset.valid_subset.split(",")[0]
-    found = []
-    for batch in trainer.get_valid_iterator(subset).next_epoch_itr(shuffle=False, set_dataset_epoch=False):
-        # A rank with fewer batches than others gets empty ones.
-        if batch:
-            batch = move_to_cuda(batch) if trainer.cuda else batch
-            scores, _ = model(**batch["net_input"], features_only=True, classification_head_name=head)
-            found.append((scores.float().cpu(), batch["target"].cpu()))
-    if trainer.data_parallel_world_size > 1:
-        group = trainer.data_parallel_process_group
-        found = sum(distributed.all_gather_list(found, group=group), [])
-    scores, targets = zip(*found, strict=True)
-    return torch.cat(scores), torch.cat(targets)
+def _scores(model: Any, head: str, dataset: SentencesDataset) -> Tensor:
+    """Return the scores <float>[n, outputs] of all examples, on a CPU."""
+
+    def forward(batch: dict[str, Any]) -> Tensor:
+        return model(**batch["net_input"], features_only=True, classification_head_name=head)[0].float().cpu()
+
+    return torch.stack(predict(model, dataset.sizes, dataset.collate, forward, batch_size=32))

@@ -135,7 +135,10 @@ class SentencesTask(EncoderTask):
         trainer = running_trainer()
         if not self._start or trainer is None or trainer.get_num_updates() < trainer.cfg.optimization.max_update:
             return
-        mix_with_start(trainer, self._start, HEAD)
+        held_out = self.dataset(trainer.cfg.dataset.valid_subset.split(",")[0])
+        # Without labels, the criterion refuses to validate.
+        if held_out.targets is not None:
+            mix_with_start(trainer.get_model(), self._start, HEAD, held_out)
         self._start = {}
 
     def _start_from_frozen_states(self, model: Any) -> None:
