@@ -175,6 +175,13 @@ def add_json(parser: Any) -> None:
     parser.add_argument("--json", action="store_true", help="write the results as JSON")
 
 
+def add_allow_unknown(parser: Any) -> None:
+    """Declare ``--allow-unknown``; see ``fairseq_maelm.text.unknown``."""
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="go on if the vocabulary does not know most of the text"
+    )
+
+
 def add_replace(parser: Any) -> None:
     """Declare ``--replace``."""
     parser.add_argument("--replace", action="store_true", help="rename an existing output instead of refusing to run")

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq_maelm.checkpoints.locate import add_checkpoint, add_vocabulary
 from fairseq_maelm.finetuning.squad.kind import add_threshold
-from fairseq_maelm.options import add_device, add_json, existing_path
+from fairseq_maelm.options import add_allow_unknown, add_device, add_json, existing_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("questions", nargs="+", metavar="QUESTION", help="question about the text")
     add_checkpoint(parser, "checkpoint fine-tuned on SQuAD")
     add_vocabulary(parser)
+    add_allow_unknown(parser)
     add_threshold(parser)
     add_json(parser)
     add_device(parser)
@@ -31,6 +32,7 @@ def run(args: argparse.Namespace) -> None:
     # These import torch and fairseq.
     from fairseq_maelm.finetuning.squad.inference import answer_questions, choose
     from fairseq_maelm.models.hub import open_checkpoint
+    from fairseq_maelm.text.unknown import check_known
 
     try:
         # Line ends are kept, because offsets count every character of the file.
@@ -39,6 +41,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.text} is not UTF-8 ({error.reason} at byte {error.start})") from error
     hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     lists = answer_questions(hub, text, args.questions, progress=len(text) > 100_000)
+    check_known(hub.tokenizer.encoder, args.text, args.allow_unknown)
     for question, answers in zip(args.questions, lists):
         chosen = choose(hub, answers, args.threshold)
         if args.json:

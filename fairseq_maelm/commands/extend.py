@@ -5,7 +5,7 @@ import sys
 from shlex import quote
 
 from fairseq_maelm.checkpoints.locate import checkpoint_path
-from fairseq_maelm.options import add_output, existing_path, number
+from fairseq_maelm.options import add_allow_unknown, add_output, existing_path, number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json-field", default="text", metavar="NAME", help="for JSON lines, the field that holds a record's text"
     )
+    add_allow_unknown(parser)
     add_output(parser, "new folder")
 
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     """Extend the vocabulary, and print what it saves."""
     from fairseq_maelm.interop.extension import extend
 
-    done = extend(args.base, args.text, args.pieces, args.output, args.json_field)
+    done = extend(args.base, args.text, args.pieces, args.output, args.json_field, args.allow_unknown)
     what = "held-out words" if done.held_out else "the text's words"
     sys.stdout.write(
         f"new tokens: {len(done.new):,} of {args.pieces:,}, such as {' '.join(done.new[:8])}\n"

@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> None:
             candidates for all other texts are printed.
     """
     from fairseq_maelm.models.hub import open_checkpoint
+    from fairseq_maelm.text.unknown import check_known
 
     hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     refused = []
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> None:
         else:
             answer = {"text": text, "masks": [[each._asdict() for each in mask] for mask in masks]}
             sys.stdout.write(json.dumps(answer) + "\n" if args.json else _as_text(text, masks))
+    check_known(hub.tokenizer.encoder, "the texts", allowed=True)
     if len(refused) > 1:
         raise ValueError(f"{refused[0]} ({len(refused)} of {len(args.texts)} texts were refused)") from refused[0]
     if refused:

@@ -12,7 +12,7 @@ from fairseq_maelm.checkpoints.locate import add_checkpoint, vocabulary_folder
 from fairseq_maelm.files.atomic import refuse_existing, write_bytes
 from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
 from fairseq_maelm.finetuning.kinds import kinds, predict_input
-from fairseq_maelm.options import UsageError, add_device, add_output, existing_path, number
+from fairseq_maelm.options import UsageError, add_allow_unknown, add_device, add_output, existing_path, number
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-size", type=number(int, 1), default=32, metavar="N", help="number of examples in a batch"
     )
+    add_allow_unknown(parser)
     add_device(parser)
     options = {}
     for name, kind in kinds().items():

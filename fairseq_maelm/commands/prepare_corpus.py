@@ -6,7 +6,7 @@ import sys
 
 from fairseq_maelm.corpus.prepare import prepare
 from fairseq_maelm.corpus.settings import PrepareSettings
-from fairseq_maelm.options import add_settings, settings_of
+from fairseq_maelm.options import add_allow_unknown, add_settings, settings_of
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "memory-mapped format. After an interruption, the same command resumes."
     )
     add_settings(parser, PrepareSettings)
+    add_allow_unknown(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Prepare the corpus and print the data argument for fairseq-train."""
-    prepared = prepare(settings_of(PrepareSettings, args))
+    prepared = prepare(settings_of(PrepareSettings, args), args.allow_unknown)
     for name, counts in prepared.manifest["counts"].items():
         logger.info(
             "%s: %s documents, %s paragraphs, %s tokens, %.4f %% unknown",

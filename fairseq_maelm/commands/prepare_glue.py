@@ -6,7 +6,7 @@ import sys
 
 from fairseq_maelm.checkpoints.locate import add_vocabulary
 from fairseq_maelm.finetuning.sentences.glue import TASKS, GlueSettings, prepare_task
-from fairseq_maelm.options import add_output, add_settings, settings_of
+from fairseq_maelm.options import add_allow_unknown, add_output, add_settings, settings_of
 from fairseq_maelm.text.imported import vocabulary_files
 
 logger = logging.getLogger(__name__)
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the same files are kept."
     )
     add_vocabulary(parser, required=True)
+    add_allow_unknown(parser)
     add_output(parser, "folder for all tasks")
     add_settings(parser, GlueSettings)
 
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     if missing and not settings.tasks:
         logger.warning("%s has no %s", settings.glue, ", ".join(missing))
     for task in tasks:
-        manifest = prepare_task(task, settings, args.vocabulary, args.output / task)
+        manifest = prepare_task(task, settings, args.vocabulary, args.output / task, args.allow_unknown)
         for split, facts in manifest["splits"].items():
             logger.info(
                 "%s %s: %s examples, %s truncated", task, split, f"{facts['examples']:,}", f"{facts['truncated']:,}"

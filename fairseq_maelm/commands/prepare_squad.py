@@ -5,7 +5,7 @@ import sys
 
 from fairseq_maelm.checkpoints.locate import add_vocabulary
 from fairseq_maelm.finetuning.squad.prepare import PROBLEMS, prepare_squad
-from fairseq_maelm.options import UsageError, add_output, existing_path
+from fairseq_maelm.options import UsageError, add_allow_unknown, add_output, existing_path
 
 AFTER_INTERRUPT = "nothing was written"
 
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(f"--{split}", type=existing_path, metavar="JSON", help=use)
     add_vocabulary(parser, required=True)
+    add_allow_unknown(parser)
     add_output(parser, "new folder of the task")
 
 
@@ -32,5 +33,5 @@ def run(args: argparse.Namespace) -> None:
     files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
     if not files:
         raise UsageError("give --train, --valid or --test")
-    prepare_squad(files, args.vocabulary, args.output)
+    prepare_squad(files, args.vocabulary, args.output, args.allow_unknown)
     sys.stdout.write(f"{args.output}\n")

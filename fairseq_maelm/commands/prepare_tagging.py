@@ -7,7 +7,7 @@ from fairseq_maelm.checkpoints.locate import add_vocabulary
 from fairseq_maelm.files.conll import add_layout_arguments, layout_of
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN, PREFIXES
-from fairseq_maelm.options import UsageError, add_output, existing_path
+from fairseq_maelm.options import UsageError, add_allow_unknown, add_output, existing_path
 
 AFTER_INTERRUPT = "nothing was written"
 
@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--valid", type=existing_path, required=True, metavar="FILE", help="file to validate on")
     parser.add_argument("--test", type=existing_path, metavar="FILE", help="file to test on")
     add_vocabulary(parser, required=True)
+    add_allow_unknown(parser)
     add_output(parser, "new folder of the task")
     add_layout_arguments(parser)
     parser.add_argument(
@@ -38,5 +39,6 @@ def run(args: argparse.Namespace) -> None:
     for split, path in files.items():
         if (own := layout_of(args, path)) != layout:
             raise UsageError(f"--{split} is {own.form}, but --train is {layout.form}: give files of one --format")
-    prepare_tagging(args.vocabulary, files, args.output, layout, args.file_scheme, args.scheme)
+    schemes = args.file_scheme, args.scheme
+    prepare_tagging(args.vocabulary, files, args.output, layout, *schemes, args.allow_unknown)
     sys.stdout.write(f"{args.output}\n")

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_checkpoint(parser, "pretrained checkpoint")
     add_vocabulary(parser)
+    options.add_allow_unknown(parser)
     options.add_output(parser, "new folder for the scores")
     parser.add_argument(
         "--method", choices=METHODS, default=METHODS[0], help="what to hide while a token is scored: only this token, "
@@ -54,5 +55,5 @@ def run(args: argparse.Namespace) -> None:
 
     settings = {name: getattr(args, name) for name in ("method", "first", "precision", "batch_tokens")}
     model = (args.checkpoint, args.vocabulary, args.device)
-    summary = score_files(args.texts, args.output, *model, settings, args.compare)
+    summary = score_files(args.texts, args.output, *model, settings, args.compare, args.allow_unknown)
     sys.stdout.write(json.dumps(summary) + "\n" if args.json else table(summary))

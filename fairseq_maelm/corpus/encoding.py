@@ -14,9 +14,18 @@ from numpy.typing import NDArray
 from fairseq_maelm.corpus.splitting import Split
 from fairseq_maelm.data.token_files import DTYPES, HEADER, MAGIC, VERSION
 from fairseq_maelm.files.atomic import atomic_file
-from fairseq_maelm.text.vocabulary import END_OF_SENTENCE, UNKNOWN, TextEncoder
+from fairseq_maelm.text.vocabulary import END_OF_SENTENCE, TextEncoder
 
-COUNTS = ("documents", "paragraphs", "characters", "bytes", "tokens", "unknown_tokens", "paragraphs_without_tokens")
+COUNTS = (
+    "documents",
+    "paragraphs",
+    "characters",
+    "bytes",
+    "tokens",
+    "unknown_tokens",
+    "paragraphs_without_tokens",
+    "spaces",  # tokens that are only the start of a word
+)
 
 _PARAGRAPHS_AT_A_TIME = 1024
 
@@ -142,8 +151,9 @@ class EncodingJob:
             sum(map(len, paragraphs)),
             sum(len(paragraph.encode("utf-8")) for paragraph in paragraphs),
             len(with_blank_lines),
-            (ids == UNKNOWN).sum(),
+            (ids == self.encoder.unknown).sum(),
             (lengths == 1).sum(),
+            (ids == self.encoder.space).sum(),
         )
         item_lengths = np.insert(lengths, np.flatnonzero(starts), 1)
         return with_blank_lines, item_lengths, np.array(counts, dtype=np.int64)

@@ -38,8 +38,10 @@ class PreparedCorpus:
         return ":".join(map(str, self.folders))
 
 
-def prepare(settings: PrepareSettings) -> PreparedCorpus:
+def prepare(settings: PrepareSettings, allow_unknown: bool = False) -> PreparedCorpus:
     """Prepare a corpus or resume an interrupted preparation; do nothing if the result exists.
+
+    With ``allow_unknown``, go on if the vocabulary does not know most of the text.
 
     Raises:
         CorpusError: an input, a setting or the output is wrong; the message says what to do. Nothing is overwritten.
@@ -58,7 +60,7 @@ def prepare(settings: PrepareSettings) -> PreparedCorpus:
         settings.output,
         "corpus",
         origin,
-        lambda result: _run_steps(settings, sources, origin["files"], result),
+        lambda result: _run_steps(settings, sources, origin["files"], result, allow_unknown),
         resumes=True,
         copies=[name for name in shards if name != "."],
     )
@@ -106,7 +108,11 @@ def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict
 
 
 def _run_steps(
-    settings: PrepareSettings, sources: dict[str, list[Source]], files: dict[str, Any], result: Path
+    settings: PrepareSettings,
+    sources: dict[str, list[Source]],
+    files: dict[str, Any],
+    result: Path,
+    allow_unknown: bool,
 ) -> dict[str, Any]:
     """Run the steps that no earlier run has finished, and return the facts for the manifest."""
     folder = result.parent
@@ -128,7 +134,7 @@ def _run_steps(
         ) from error
     vocabulary = _step(folder, "vocabulary", seconds, lambda: steps.make_vocabulary(work, cleaned, split))
     _step(folder, "encode", seconds, lambda: steps.encode(work, cleaned, split))
-    counts = _step(folder, "binarize", seconds, lambda: steps.binarize(work, cleaned, split))
+    counts = _step(folder, "binarize", seconds, lambda: steps.binarize(work, cleaned, split, allow_unknown))
     with_checksums = {
         role: [{**each, "sha256": sha256} for each, sha256 in zip(files[role], state["sha256"], strict=True)]
         for role, state in cleaned.items()

@@ -30,6 +30,7 @@ from fairseq_maelm.corpus.workers import ordered_map
 from fairseq_maelm.files.atomic import atomic_file, write_bytes
 from fairseq_maelm.files.lines import log_invalid
 from fairseq_maelm.text.imported import open_encoder, vocabulary_files
+from fairseq_maelm.text.unknown import Encoded, check_known
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     MODEL_FILE,
@@ -166,9 +167,12 @@ def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
     return {"parts": sum(len(state["chunks"]) for state in cleaned.values())}
 
 
-def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
-    """Join the parts into the data folders under ``outputs``; return counts by dataset, such as "train"."""
-    dtype = open_encoder(work.folder).dtype
+def binarize(work: Work, cleaned: dict[str, Any], split: Split, allow_unknown: bool) -> dict[str, Any]:
+    """Join the parts into the data folders under ``outputs``; return counts by dataset, such as "train".
+
+    Unless ``allow_unknown``, raise a CorpusError if most tokens of a dataset are unknown.
+    """
+    encoder = open_encoder(work.folder)
     parts = {
         role: [part_file(work.parts(role), number) for number in range(len(state["chunks"]))]
         for role, state in cleaned.items()
@@ -184,9 +188,20 @@ def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any
             # Validation files of the user, if there are any, are the whole validation split.
             targets["valid"] = (parts.get(VALID, parts[CORPUS]), split.shards)
         for dataset, (files, target) in targets.items():
-            written = write_dataset(folder / dataset, read_parts(files, target), dtype)
-            counts[(Path(name) / dataset).as_posix()] = written
+            written = write_dataset(folder / dataset, read_parts(files, target), encoder.dtype)
+            label = (Path(name) / dataset).as_posix()
+            # The last token of each paragraph, and the blank lines between documents, are no text.
+            tokens = written["tokens"] - written["paragraphs"] - written["documents"] + 1 - written.pop("spaces")
+            paragraphs = _paragraphs(work, VALID if files is parts.get(VALID) else CORPUS, cleaned)
+            check_known(encoder, label, allow_unknown, Encoded(tokens, written["unknown_tokens"], paragraphs))
+            counts[label] = written
     return counts
+
+
+def _paragraphs(work: Work, role: str, cleaned: dict[str, Any]) -> Iterator[str]:
+    with open(work.cleaned(role), "rb") as stream:
+        for chunk in cleaned[role]["chunks"]:
+            yield from read_chunk(stream, Chunk(*chunk)).paragraphs
 
 
 def shard_names(shards: int) -> list[str]:

@@ -11,6 +11,7 @@ from fairseq_maelm.data.token_files import read_arrays
 from fairseq_maelm.files.atomic import atomic_file, copy_file
 from fairseq_maelm.files.prepared_folder import made_from, prepare_folder, read_manifest
 from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.unknown import check_known
 from fairseq_maelm.text.vocabulary import TextEncoder
 
 # The label that Hugging Face's libraries leave out of the loss.
@@ -26,6 +27,7 @@ def prepare_task_folder(
     vocabulary: Path,
     write: Callable[[Path, TextEncoder], Mapping[str, Any]],
     place: str = ".",
+    allow_unknown: bool = False,
 ) -> dict[str, Any]:
     """Prepare a task's folder and return its manifest; reuse an existing folder that was made from the same files.
 
@@ -37,6 +39,7 @@ def prepare_task_folder(
         vocabulary: folder of the vocabulary.
         write: function that writes the tokenized data to the folder, and returns facts for the manifest.
         place: subfolder to which the vocabulary is copied.
+        allow_unknown: go on if most tokens are unknown.
 
     Raises:
         OSError: a file is missing or cannot be written.
@@ -46,6 +49,7 @@ def prepare_task_folder(
 
     def fill(folder: Path) -> Mapping[str, Any]:
         facts = write(folder, encoder)
+        check_known(encoder, ", ".join(map(str, files.values())), allow_unknown)
         for path in encoder.files:
             copy_file(path, folder / place / path.name)
         return facts

@@ -34,6 +34,7 @@ from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
 from fairseq_maelm.text.new_pieces import LEAST, Run, WordCounts, best_pairs, best_words, count_words, runs_of_tokens
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
+from fairseq_maelm.text.unknown import Encoded, check_known
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE
 
 _SETTINGS = "tokenizer_config.json"
@@ -53,7 +54,14 @@ class Extended:
     held_out: bool  # whether the text was held out from the search
 
 
-def extend(checkpoint: Path, text: Sequence[Path], pieces: int, output: Path, json_field: str = "text") -> Extended:
+def extend(
+    checkpoint: Path,
+    text: Sequence[Path],
+    pieces: int,
+    output: Path,
+    json_field: str = "text",
+    allow_unknown: bool = False,
+) -> Extended:
     """Write a checkpoint with new tokens to a new folder, which appears only after its verification.
 
     Args:
@@ -62,6 +70,7 @@ def extend(checkpoint: Path, text: Sequence[Path], pieces: int, output: Path, js
         pieces: the most tokens to add.
         output: folder to write, which must not exist.
         json_field: the field that holds the text of JSON lines.
+        allow_unknown: go on if most tokens of the text are unknown.
 
     Raises:
         FileNotFoundError: the checkpoint has no tokenizer.
@@ -79,10 +88,12 @@ def extend(checkpoint: Path, text: Sequence[Path], pieces: int, output: Path, js
         kind = kind_of_tokenizer(content)
         documents = chain.from_iterable(read_documents(path, json_field) for path in text)
         counts = count_words(documents, runs_of_tokens(old.tokenizer, whole=kind == WORD_PIECE))
+        measured = counts.held_out or counts.words
+        check_known(old, ", ".join(map(str, text)), allow_unknown, _encoded(old, measured))
         new = _best(counts, pieces, kind, old.tokenizer.get_vocab())
         ours = _extended(source, content, new, folder)
         encoder = TokenizerEncoder(folder / TOKENIZER_FILE, _symbols(ours))
-        before, after = _tokens_per_word(old, encoder, counts.held_out or counts.words)
+        before, after = _tokens_per_word(old, encoder, measured)
         names = [name_of(kind, parts) for parts in new]
         done = Extended(output, names, before, after, bool(counts.held_out))
         _write(ours, folder, done, checkpoint, text)
@@ -176,6 +187,17 @@ def _extend_source(kept: SourceFiles, new: list[Run], dictionary: Dictionary) ->
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
         files[_SETTINGS] = json.dumps(settings, indent=2).encode()
     return SourceFiles(order, dictionary_fingerprint(dictionary), files, kept.weights)
+
+
+def _encoded(encoder: TokenizerEncoder, words: Counter[str]) -> Encoded:
+    """Return the counts of the tokens of words, each as often as it is in the text."""
+    ids = [encoder.encode([f" {word}"])[0][:-1] for word in words]
+    unknown = [int((each == encoder.unknown).sum()) for each in ids]
+    return Encoded(
+        sum(number * int((each != encoder.space).sum()) for number, each in zip(words.values(), ids)),
+        sum(number * each for number, each in zip(words.values(), unknown)),
+        [word for word, number in zip(words, unknown) if number][:3],
+    )
 
 
 def _tokens_per_word(old: TokenizerEncoder, new: TokenizerEncoder, words: Counter[str]) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from fairseq_maelm.options import UsageError
 from fairseq_maelm.scoring import results
 from fairseq_maelm.scoring.likelihood import CheckpointScorer, Sentence, pseudo_log_likelihoods
 from fairseq_maelm.scoring.reading import Item, input_files, read_items
+from fairseq_maelm.text.unknown import check_known
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ def score_files(
     device: str,
     settings: dict[str, Any],
     compare: Path | None,
+    allow_unknown: bool = False,
 ) -> dict[str, Any]:
     """Score the sentences in files, or resume an interrupted run, and return the summary of ``results.summarize``.
 
@@ -44,6 +46,7 @@ def score_files(
         device: device of the model.
         settings: "method", "first", "precision" and "batch_tokens", options of ``maelm score``.
         compare: output folder of another model for the same pairs.
+        allow_unknown: go on if most tokens are unknown.
 
     Raises:
         ValueError: a text cannot be scored, or ``compare`` has scores of different sentences.
@@ -55,8 +58,10 @@ def score_files(
     others = None if compare is None else results.read_scores(compare)
     if compare is not None and others is not None:
         results.refuse_other_items(compare, others, items)
-    scorer = CheckpointScorer(open_checkpoint(checkpoint, vocabulary, device, precision=settings["precision"]))
+    hub = open_checkpoint(checkpoint, vocabulary, device, precision=settings["precision"])
+    scorer = CheckpointScorer(hub)
     sentences = scorer.encode([item.text for item in items], [item.place for item in items])
+    check_known(hub.tokenizer.encoder, ", ".join(map(str, texts)), allow_unknown)
     tokenizer = find_tokenizer([vocabulary or checkpoint.parent, checkpoint.parent])
     origin = made_from(settings, {"checkpoint": [checkpoint], "vocabulary": [tokenizer], "texts": files})
 

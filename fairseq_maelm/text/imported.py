@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_maelm.files.atomic import CorpusError
-from fairseq_maelm.text.offsets import AlignedTokens, encodable, tokenizer_spans
+from fairseq_maelm.text.offsets import WORD_START, AlignedTokens, encodable, tokenizer_spans
 from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
+from fairseq_maelm.text.unknown import Encoded
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     FAIRSEQ_SYMBOLS,
@@ -79,9 +80,11 @@ class TokenizerEncoder(TextEncoder):
         # Special symbols are never tokens of ordinary text, but they are pieces of a unigram model such as XLM-R's, and
         # have the highest scores there.
         self.number_of[roles] = UNKNOWN
-
-    def _tokens(self, numbers: list[int]) -> NDArray[np.int64]:
-        return self.number_of[np.array(numbers, dtype=np.int64)].astype(np.int64)
+        # Some sources, such as MPNet, have another token for unknown text.
+        own = self.tokenizer.token_to_id(getattr(self.tokenizer.model, "unk_token", None) or "")
+        self.encoded, self.unknown = Encoded(), UNKNOWN if own is None else int(self.number_of[own])
+        space = self.tokenizer.token_to_id(WORD_START)
+        self.space = -1 if space is None else space
 
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """See ``TextEncoder``."""
@@ -91,10 +94,10 @@ class TokenizerEncoder(TextEncoder):
     def encode_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """See ``TextEncoder``; the tokenizer defines words, and may count punctuation marks as words."""
         encoded = [encode_text(self.tokenizer, text) for text in texts]
-        return [(self._tokens(each.ids), np.array(each.word_ids, np.int64)) for each in encoded]
+        return [(self.numbers(text, each.ids), np.array(each.word_ids, np.int64)) for text, each in zip(texts, encoded)]
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
         """See ``TextEncoder``."""
         text = encodable(text)
         encoded = encode_text(self.tokenizer, text)
-        return AlignedTokens(self._tokens(encoded.ids), *tokenizer_spans(encoded.offsets, text))
+        return AlignedTokens(self.numbers(text, encoded.ids), *tokenizer_spans(encoded.offsets, text))

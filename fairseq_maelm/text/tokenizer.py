@@ -44,10 +44,10 @@ class Tokenizer:
         ordinary text.
         """
         first, *others = re.sub(r"\s+", " ", text).split(MASK)
-        tokens = self._tokens(self._start.encode(first.rstrip(" ")))
+        tokens = self._tokens(self._start, first.rstrip(" "))
         for segment in others:
             # A space at the end belongs to the next <mask> or to the end of the text.
-            tokens += [self.dictionary.index(MASK), *self._tokens(self._middle.encode(segment.rstrip(" ")))]
+            tokens += [self.dictionary.index(MASK), *self._tokens(self._middle, segment.rstrip(" "))]
         return tokens
 
     def encode_part(self, text: str, starts_word: bool) -> list[int]:
@@ -55,8 +55,7 @@ class Tokenizer:
 
         ``starts_word`` is true if the part follows a space or starts the text.
         """
-        processor = self._start if starts_word else self._middle
-        return self._tokens(processor.encode(" ".join(text.split())))
+        return self._tokens(self._start if starts_word else self._middle, " ".join(text.split()))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Decode tokens into text with ``<mask>`` spelled out and without other special symbols."""
@@ -72,8 +71,8 @@ class Tokenizer:
             run = []
         return f" {MASK}".join(parts).strip()
 
-    def _tokens(self, pieces: list[int]) -> list[int]:
-        return self.encoder.number_of[pieces].tolist() if pieces else []
+    def _tokens(self, processor: SentencePieceProcessor, text: str) -> list[int]:
+        return self.encoder.numbers(text, processor.encode(text)).tolist()
 
 
 class ImportedTokenizer:
@@ -94,10 +93,12 @@ class ImportedTokenizer:
         recognized too; in texts without masks they are ordinary text.
         """
         if MASK not in text and self.mask_text not in text:
-            return self.encoder.number_of[self.encoder.model_tokens([text])[0]].tolist()
+            return self.encoder.numbers(text, self.encoder.model_tokens([text])[0]).tolist()
         self._tokenizer.encode_special_tokens = False
         try:
-            return list(encode_text(self._tokenizer, text.replace(MASK, self.mask_text)).ids)
+            ids = list(encode_text(self._tokenizer, text.replace(MASK, self.mask_text)).ids)
+            self.encoder.encoded.add([text], len(ids), [0] * ids.count(self.encoder.unknown))
+            return ids
         finally:
             self._tokenizer.encode_special_tokens = True
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fairseq_maelm.files.atomic import CorpusError, read_regular
 from fairseq_maelm.text.offsets import WORD_START, AlignedTokens, encodable, sentencepiece_spans
+from fairseq_maelm.text.unknown import Encoded
 
 # fairseq.data.Dictionary puts these four in front of the file's symbols; the task maelm appends <mask>.
 FAIRSEQ_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -133,6 +134,9 @@ class TextEncoder(Protocol):
 
     dictionary_size: int  # symbols of fairseq's dictionary without <mask>
     number_of: NDArray[np.unsignedinteger]  # [tokens of the model] fairseq's id of each token
+    encoded: Encoded  # counts of everything that was encoded; see ``text.unknown.check_known``
+    unknown: int = UNKNOWN  # id of the token for unknown text
+    space: int = -1  # id of the token that is only the start of a word, if there is one; it stands before <unk>, too
     word_prefix: str = ""  # a text with this prefix is encoded as a word after a space
     files: tuple[Path, ...] = ()  # vocabulary files, if the encoder was opened from a folder
 
@@ -163,7 +167,16 @@ class TextEncoder(Protocol):
         is_text = np.ones(len(ids), dtype=bool)
         is_text[np.cumsum(lengths, dtype=np.int64) - 1] = False
         ids[is_text] = self.number_of[flat]
+        rows = np.searchsorted(np.cumsum(lengths, dtype=np.int64), np.flatnonzero(ids == self.unknown), side="right")
+        self.encoded.add(texts, len(flat) - int(np.count_nonzero(ids == self.space)), rows)
         return ids, lengths
+
+    def numbers(self, text: str, tokens: Sequence[int]) -> NDArray[np.int64]:
+        """Return the ids of the dictionary <int64>[T] for a text's tokens of the model, and count them."""
+        ids = self.number_of[np.array(tokens, dtype=np.int64)].astype(np.int64)
+        unknown, spaces = (int(np.count_nonzero(ids == each)) for each in (self.unknown, self.space))
+        self.encoded.add([text], len(ids) - spaces, np.zeros(unknown, dtype=np.int64))
+        return ids
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.unsignedinteger]]:
         """Encode each text into an array <uint16 or uint32>[T] that ends with </s>."""
@@ -187,9 +200,11 @@ class FairseqEncoder(TextEncoder):
                 "not belong together: take both from one folder"
             )
         self.dictionary_size = len(FAIRSEQ_SYMBOLS) + len(places)
-        self.processor = processor
+        self.processor, self.encoded = processor, Encoded()
         self.number_of = np.full(processor.get_piece_size(), UNKNOWN, dtype=self.dtype)
         self.number_of[_ordinary_ids(processor)] = [len(FAIRSEQ_SYMBOLS) + places[piece] for piece in pieces]
+        if WORD_START in places:
+            self.space = len(FAIRSEQ_SYMBOLS) + places[WORD_START]
 
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """See ``TextEncoder``."""
@@ -199,12 +214,10 @@ class FairseqEncoder(TextEncoder):
         """See ``TextEncoder``; words are separated by white space."""
         pieces = self.processor.encode(list(texts), out_type=str)
         words = [np.cumsum([piece.startswith(WORD_START) for piece in each], dtype=np.int64) for each in pieces]
-        # Without a dtype, the array of an empty list would hold floats.
-        tokens = [self.number_of[np.array(each, dtype=np.int64)].astype(np.int64) for each in self.model_tokens(texts)]
-        return list(zip(tokens, words, strict=True))
+        return list(zip(map(self.numbers, texts, self.model_tokens(texts)), words, strict=True))
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
         """See ``TextEncoder``; raise ValueError for a model with byte fallback."""
         text = encodable(text)
-        tokens = self.number_of[self.processor.encode(text, out_type=int)].astype(np.int64)
+        tokens = self.numbers(text, self.processor.encode(text, out_type=int))
         return AlignedTokens(tokens, *sentencepiece_spans(self.processor, text))

@@ -22,6 +22,7 @@ from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.cleaning import checked_examples
 from fairseq_maelm.text.tokenizer import ImportedTokenizer
+from fairseq_maelm.text.unknown import check_known
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +135,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
 
     def run(texts: list[tuple[str, ...]]) -> Tensor:
         scores = score(hub, prompter, texts, args.batch_size, progress="prompts")
+        check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
         return scores if prompt.bounds is None else predictions(scores, prompt.bounds)
 
     measure = Measure(prompt.metrics, 1, prompt.target)

@@ -120,7 +120,9 @@ class GlueSettings:
     accept_counts: bool = option(False, help="accept files whose numbers of rows differ from the official ones")
 
 
-def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
+def prepare_task(
+    task: str, settings: GlueSettings, vocabulary: Path, output: Path, allow_unknown: bool = False
+) -> dict[str, Any]:
     """Prepare one task and return its manifest; reuse a folder that was made from the same files."""
     # These take seconds to import.
     from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_task
@@ -147,7 +149,7 @@ def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Pa
 
     options = {"task": task, "max_length": settings.max_length}
     files = {split: path for split, (path, _) in tables.items()}
-    return prepare_task_folder(output, "glue", options, files, vocabulary, write, "input0")
+    return prepare_task_folder(output, "glue", options, files, vocabulary, write, "input0", allow_unknown)
 
 
 def _report(split: str, quirks: Quirks) -> None:

@@ -34,6 +34,7 @@ from fairseq_maelm.models.classification import score_texts
 from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.dictionary import class_names
+from fairseq_maelm.text.unknown import check_known
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
@@ -63,6 +64,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
 
     def run(texts: list[tuple[str, ...]]) -> Tensor:
         outputs = score_texts(hub, texts, HEAD, args.batch_size, progress="rows")
+        check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
         return outputs if labels is not None else outputs[:, 0] * (getattr(hub.task.cfg, "scale", None) or 1.0)
 
     examples = read_rows(args, labels, separator)

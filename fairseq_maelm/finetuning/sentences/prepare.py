@@ -48,7 +48,9 @@ _SHOWN = 20
 _CHUNK = 10_000
 
 
-def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
+def prepare_sentences(
+    settings: SentenceSettings, vocabulary: Path, output: Path, allow_unknown: bool = False
+) -> dict[str, Any]:
     """Prepare the task's folder and return its manifest; raises the errors of ``prepare_task_folder``."""
     chosen = dataclasses.asdict(settings)
     for name in ("train", "valid", "test", *(() if settings.valid is None else ("valid_fraction", "seed"))):
@@ -57,7 +59,7 @@ def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path
         if not chosen[name]:
             del chosen[name]  # folders without the option keep their settings
     write = functools.partial(_write, settings)
-    return prepare_task_folder(output, "sentences", chosen, settings.tables, vocabulary, write, "input0")
+    return prepare_task_folder(output, "sentences", chosen, settings.tables, vocabulary, write, "input0", allow_unknown)
 
 
 def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> dict[str, Any]:

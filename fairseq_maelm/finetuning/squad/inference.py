@@ -21,6 +21,7 @@ from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import checked_text, checked_texts
+from fairseq_maelm.text.unknown import check_known
 
 
 class SpanAnswer(NamedTuple):
@@ -125,6 +126,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         split = load_split(args.input, args.split)
     else:
         split, _ = build_split(hub.tokenizer.encoder, read_squad(args.input), "questions")
+    check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
     may_have_none, asks = hub.task.version_of(split) == "2.0", (args.null_odds or args.threshold) is not None
     if asks and not may_have_none:
         # Questions alone do not show their version, and checkpoints of earlier versions do not keep it.

@@ -25,12 +25,15 @@ INSIDE_PIECES = "answers that begin or end inside a piece, so that predictions c
 _SHOWN = 3
 
 
-def prepare_squad(files: Mapping[str, Path], vocabulary: Path, output: Path) -> dict[str, Any]:
+def prepare_squad(
+    files: Mapping[str, Path], vocabulary: Path, output: Path, allow_unknown: bool = False
+) -> dict[str, Any]:
     """Prepare splits ("train", "valid", "test") of SQuAD, and return the manifest of the new folder.
 
     Raises the errors of ``prepare_task_folder``. Only a test split may lack answers.
     """
-    return prepare_task_folder(output, "squad", {}, files, vocabulary, partial(_write, files))
+    write = partial(_write, files)
+    return prepare_task_folder(output, "squad", {}, files, vocabulary, write, allow_unknown=allow_unknown)
 
 
 def _write(files: Mapping[str, Path], folder: Path, encoder: TextEncoder) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from fairseq_maelm.finetuning.tagging.task import HEAD
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
 from fairseq_maelm.options import UsageError
+from fairseq_maelm.text.unknown import check_known
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
             raise UsageError("plain text has no labels: omit --keep-labels, or name the --format of the file")
         return Predicted(_tagged_text(hub, args), None)
     file = read(args.input, layout, labeled=False)
-    labels = _labels_as_in_files(hub, [sentence.words for sentence in file.sentences], args.batch_size)
+    labels = _labels_as_in_files(hub, args, [sentence.words for sentence in file.sentences])
     has_no_column = lacks_labels(file)
     lines = relabeled(file, labels, add=args.keep_labels or has_no_column)
     text = "".join(line + file.newline for line in lines)
@@ -78,9 +79,10 @@ def label_words(hub: MaelmHubInterface, sentences: Sequence[Sequence[str]], batc
     return labels
 
 
-def _labels_as_in_files(hub: Any, sentences: Sequence[Sequence[str]], batch_size: int) -> list[list[str]]:
-    scheme = hub.task.settings.file_scheme
-    return [convert(labels, scheme) for labels in label_words(hub, sentences, batch_size)]
+def _labels_as_in_files(hub: Any, args: argparse.Namespace, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+    labels = label_words(hub, sentences, args.batch_size)
+    check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
+    return [convert(each, hub.task.settings.file_scheme) for each in labels]
 
 
 def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
@@ -104,7 +106,7 @@ def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
     filled = [words for words in sentences if words]
     if not filled:
         raise ValueError(f"{args.input} has no words")
-    labels = iter(_labels_as_in_files(hub, filled, args.batch_size))
+    labels = iter(_labels_as_in_files(hub, args, filled))
     pairs = [zip(words, next(labels)) if words else () for words in sentences]
     return "".join(" ".join(f"{word}/{label}" for word, label in line) + "\n" for line in pairs)
 

@@ -39,6 +39,7 @@ def prepare_tagging(
     layout: Layout,
     file_scheme: str = "auto",
     scheme: str = "iob2",
+    allow_unknown: bool = False,
 ) -> TaggingSettings:
     """Prepare a task's folder from ``files``, split -> file; the training file defines the set of labels.
 
@@ -63,7 +64,7 @@ def prepare_tagging(
 
     options = {**asdict(layout), "file_scheme": file_scheme, "scheme": scheme}
     options["format"] = options.pop("form")
-    prepare_task_folder(output, "tagging", options, files, vocabulary, write)
+    prepare_task_folder(output, "tagging", options, files, vocabulary, write, allow_unknown=allow_unknown)
     return read_settings(output)
 
 
