@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm predict``."""
     parser.description = (
         "Writes the predictions of a fine-tuned checkpoint, or with --prompt of a pretrained one. The output has, for "
-        "tables (.tsv, .csv, .jsonl, .json), each row's text with the most likely label and the probabilities of all "
-        "labels, or with the predicted number; for CoNLL files, the file with new labels; for plain text, word/LABEL; "
-        "for questions in SQuAD's format, an answer for each id. If the input has labels, a line of JSON with the "
-        "metrics follows."
+        "tables (.tsv, .csv, .jsonl, .json, FASTA), each row's text with the most likely label and the probabilities "
+        "of all labels, or with the predicted number; for CoNLL files, the file with new labels; for plain text, "
+        "word/LABEL; for questions in SQuAD's format, an answer for each id. If the input has labels, a line of JSON "
+        "with the metrics follows."
     )
     parser.add_argument(
         "input", type=_input_path, metavar="INPUT",

@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "texts", nargs="+", type=existing_path, metavar="TEXTS",
-        help="files of sentences, one per line, or files of pairs: .tsv (good sentence, tab, bad sentence), .jsonl "
-        "with the fields sentence_good and sentence_bad (BLiMP), or a folder of .jsonl files",
+        help="files of sentences, one per line, or of sequences (FASTA), or files of pairs: .tsv (good sentence, tab, "
+        "bad sentence), .jsonl with the fields sentence_good and sentence_bad (BLiMP), or a folder of .jsonl files",
     )  # fmt: skip
     add_checkpoint(parser, "pretrained checkpoint")
     add_vocabulary(parser)

@@ -1,4 +1,4 @@
-"""Readers of plain text and JSON lines, also compressed, in bounded memory; cleaning; removal of exact duplicates."""
+"""Readers of text, JSON lines and FASTA, also compressed, in bounded memory; cleaning; removal of exact duplicates."""
 
 import hashlib
 import io
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from fairseq_maelm.files.atomic import CorpusError
-from fairseq_maelm.files.kinds import DOCUMENTS, JSON_LINES, TEXT, kind_of
+from fairseq_maelm.files.fasta import fasta_records
+from fairseq_maelm.files.kinds import DOCUMENTS, FASTA, JSON_LINES, TEXT, kind_of
 from fairseq_maelm.files.lines import damage_told, decode, decompressed, parse_record, text_field
 from fairseq_maelm.text.cleaning import clean_text
 
@@ -19,6 +20,8 @@ LONGEST_LINE_BYTES = 64 * 2**20
 _DIGEST_BYTES = 16
 # The lines that WikiExtractor writes before and after each document.
 BLANK, TAGS, END = "blank", "tags", "end"
+# The names of FASTA.
+RECORDS = "records"
 _DOCUMENT_TAG = re.compile(r"<doc [^>]*>\s*|</doc>\s*")
 
 
@@ -27,7 +30,8 @@ class Source(NamedTuple):
 
     path: Path
     json_field: str | None = None  # for JSON lines, the field that holds a record's text
-    bounds: str = BLANK  # what separates documents: ``BLANK`` lines, ``TAGS`` of WikiExtractor, or every line's ``END``
+    # What separates documents: ``BLANK`` lines, ``TAGS`` of WikiExtractor, every line's ``END``, ``RECORDS`` of FASTA.
+    bounds: str = BLANK
 
 
 class Segment(NamedTuple):
@@ -72,9 +76,11 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _source(path: Path, json_field: str, line_documents: bool) -> Source:
-    kind = kind_of(path, (TEXT, DOCUMENTS, JSON_LINES))
+    kind = kind_of(path, (TEXT, DOCUMENTS, JSON_LINES, FASTA))
     if kind == JSON_LINES:
         return Source(path, json_field, TAGS)
+    if kind == FASTA:
+        return Source(path, None, RECORDS)
     return Source(path, None, TAGS if kind == DOCUMENTS else END if line_documents else BLANK)
 
 
@@ -111,6 +117,8 @@ class SourceReader:
                 while data := stream.read(self._segment_bytes):
                     if not data.endswith(b"\n"):
                         data += self._rest_of_line(stream, line + data.count(b"\n"))
+                    if self.source.bounds == RECORDS:
+                        data += self._rest_of_record(stream, line + data.count(b"\n"))
                     self.bytes_read = file.size
                     yield Segment(self.source, line, data, starts_file=line == 1)
                     line += data.count(b"\n")
@@ -127,6 +135,20 @@ class SourceReader:
             )
         return rest
 
+    def _rest_of_record(self, stream: Any, line: int) -> bytes:
+        """Read to the next name, so that no segment begins inside a sequence."""
+        rest: list[bytes] = []
+        size = 0
+        while stream.peek(1)[:1] not in (b"", b">"):
+            rest.append(stream.readline(LONGEST_LINE_BYTES))
+            size += len(rest[-1])
+            if size >= LONGEST_LINE_BYTES:
+                raise CorpusError(
+                    f"{self.source.path}:{line}: the sequence of this line is longer than {LONGEST_LINE_BYTES >> 20} "
+                    "MiB: split it into several records"
+                )
+        return b"".join(rest)
+
 
 def segment_lines(segment: Segment, invalid: list[str] | None = None) -> Iterator[str | None]:
     """Yield a segment's lines before cleaning, with None at the start of a file and at each bound but a blank line.
@@ -139,23 +161,32 @@ def segment_lines(segment: Segment, invalid: list[str] | None = None) -> Iterato
         yield None
     lines = text.split("\n")
     bounds = segment.source.bounds
-    if segment.source.json_field is None:
-        for line in lines[:-1] if lines[-1] == "" else lines:
-            yield None if bounds == TAGS and _DOCUMENT_TAG.fullmatch(line) else line
-            if bounds == END:
-                yield None
+    if bounds == RECORDS or segment.source.json_field is not None:
+        for text in _record_texts(segment, lines, invalid):
+            yield from text.split("\n")
+            yield None
         return
-    for number, line in enumerate(lines, segment.first_line):
+    for line in lines[:-1] if lines[-1] == "" else lines:
+        yield None if bounds == TAGS and _DOCUMENT_TAG.fullmatch(line) else line
+        if bounds == END:
+            yield None
+
+
+def _record_texts(segment: Segment, lines: Sequence[str], invalid: list[str] | None) -> Iterator[str]:
+    path, field = segment.source.path, segment.source.json_field
+    numbered = enumerate(lines, segment.first_line)
+    if field is None:
+        for record in fasta_records(numbered, path, invalid):
+            yield record.sequence
+        return
+    for number, line in numbered:
         if line and not line.isspace():
             try:
-                text = _record_text(line, f"{segment.source.path}:{number}", segment.source.json_field)
+                yield _record_text(line, f"{path}:{number}", field)
             except CorpusError as error:
                 if invalid is None:
                     raise
                 invalid.append(str(error))
-                continue
-            yield from text.split("\n")
-            yield None
 
 
 def _record_text(line: str, place: str, field: str) -> str:
@@ -179,7 +210,7 @@ def cleaned_lines(segment: Segment, invalid: list[str] | None = None) -> Iterato
 def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[str]]:
     """Yield the documents of a file or folder, each as the list of its cleaned, non-empty paragraphs.
 
-    Blank lines separate documents in plain text; in JSON lines each record is a document.
+    Blank lines separate documents in plain text; in JSON lines and FASTA each record is a document.
 
     Raises:
         CorpusError: the input cannot be read, is not UTF-8, or holds a bad record; the message names file and line.

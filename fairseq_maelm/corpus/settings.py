@@ -22,14 +22,14 @@ class PrepareSettings:
 
     inputs: tuple[Path, ...] = option(
         help="text files or folders: plain text (one paragraph per line, a blank line between documents) or .jsonl "
-        "(one document per record), each also as .gz, .xz or .bz2; and files of WikiExtractor",
+        "or FASTA (one document per record), each also as .gz, .xz or .bz2; and files of WikiExtractor",
         positional=True, metavar="INPUT", type=existing_path,
     )  # fmt: skip
     output: Path = option(help="new data folder", metavar="FOLDER", type=new_folder)
     json_field: str = option("text", help="field of a .jsonl record that holds the text", metavar="NAME")
     line_documents: bool = option(False, help="each line of plain text is a document, instead of a paragraph")
     skip_invalid: bool = option(
-        False, help="skip and count records of .jsonl files without a text, instead of stopping at the first"
+        False, help="skip and count records of .jsonl and FASTA files without a text, instead of stopping at the first"
     )
     deduplicate: bool = option(
         False,

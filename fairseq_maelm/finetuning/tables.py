@@ -1,4 +1,4 @@
-"""The reader for all tables of texts and labels: separated columns, JSON lines, or a JSON list of objects."""
+"""The reader for all tables of texts and labels: separated columns, JSON lines, a JSON list of objects, or FASTA."""
 
 import argparse
 import csv
@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.files.atomic import CorpusError, parse_json
-from fairseq_maelm.files.kinds import CSV, JSON, JSON_LINES, TABLES, kind_of
+from fairseq_maelm.files.fasta import fasta_records
+from fairseq_maelm.files.kinds import CSV, FASTA, JSON, JSON_LINES, TABLES, kind_of
 from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record
 from fairseq_maelm.options import option
 from fairseq_maelm.text.cleaning import clean_text
 
 # The place of a row, as "file:line", and its cells or its JSON fields.
 Row = tuple[str, Any]
+
+
+class _FastaRow(dict[str, str]):
+    """The name and the sequence of a record of FASTA, which need no choice of columns."""
+
 
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 _LIKELY_DELIMITERS = ";\t,|"
@@ -91,7 +97,7 @@ def read_table(
     """Yield the examples of a table.
 
     Args:
-        path: a .tsv, .csv, .jsonl or .json file, plain or compressed; any other name is read as .tsv or JSON.
+        path: a .tsv, .csv, .jsonl, .json or FASTA file, plain or compressed; any other is read as .tsv or JSON.
         columns: the columns of texts and labels.
         texts: number of texts in a row, or None if unknown. Without given columns, a table of exactly this many
             columns has no labels, and any other table has labels.
@@ -145,11 +151,12 @@ def _number(column: str) -> int | None:
 
 
 def _choose(columns: Columns, first: Any, texts: int | None, place: str, label_optional: bool) -> _Chosen:
-    if columns.text is None:
+    keys = _keys_of(columns, first)
+    if keys[0] is None:
         if isinstance(first, dict):
             name = next(iter(first), "text")
             raise CorpusError(f"{place} is JSON: name its fields, as in --text {name} --label ...")
-        if any(columns.keys):
+        if any(keys):
             raise CorpusError(
                 "with --text-pair, --label or --id, the column of the text must be named too: give --text"
             )
@@ -163,19 +170,27 @@ def _choose(columns: Columns, first: Any, texts: int | None, place: str, label_o
     found: list[Any]
     width = None
     if isinstance(first, dict):
-        found = [None if key is None or key not in first else key for key in columns.keys]
+        found = [None if key is None or key not in first else key for key in keys]
     elif columns.named:
-        found, width = [_find_column(key, first, place) for key in columns.keys], len(first)
+        found, width = [_find_column(key, first, place) for key in keys], len(first)
     else:
-        found = [None if key is None else _number(key) for key in columns.keys]
+        found = [None if key is None else _number(key) for key in keys]
         if found[2] is not None and label_optional and found[2] >= len(first):
             found[2] = None
-    for key, option_key in zip(columns.keys, found):
+    for key, option_key in zip(keys, found):
         if key is not None and option_key is None and not (label_optional and key == columns.label):
             missing = "no field" if isinstance(first, dict) else "no column"
             raise CorpusError(f"{place} has {missing} {key!r}, only {_listed(first)}{_hint(first)}")
-    *keys, label, identity = found
-    return _Chosen(tuple(key for key in keys if key is not None), label, identity, width)
+    *texts_found, label, id_found = found
+    return _Chosen(tuple(key for key in texts_found if key is not None), label, id_found, width)
+
+
+def _keys_of(columns: Columns, first: Any) -> tuple[str | None, ...]:
+    """Return the given columns; for FASTA, by default those of the sequence and of its name as an id."""
+    keys = columns.keys
+    if columns.text is not None or not isinstance(first, _FastaRow):
+        return keys
+    return ("sequence", *keys[1:3], keys[3] or "name" if isinstance(columns, ColumnsWithId) else None)
 
 
 def _find_column(column: str | None, header: Sequence[str], place: str) -> int | None:
@@ -254,6 +269,9 @@ def table_rows(path: Path, separator: str | None = None, invalid: list[str] | No
     kind = kind_of(path, TABLES)
     if kind in (JSON, JSON_LINES):
         yield from _json_records(path, invalid)
+    elif kind == FASTA:
+        for record in fasta_records(numbered_lines(path), path, invalid):
+            yield f"{path}:{record.line}", _FastaRow(name=record.name, sequence=record.sequence)
     elif kind == CSV or separator not in (None, "\t"):
         yield from _quoted_rows(path, separator or ",")
     else:

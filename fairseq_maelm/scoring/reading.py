@@ -5,7 +5,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_maelm.files.kinds import JSON_LINES, TEXT, TSV, kind_of
+from fairseq_maelm.files.fasta import fasta_records
+from fairseq_maelm.files.kinds import FASTA, JSON_LINES, TEXT, TSV, kind_of
 from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, text_field, uncompressed_name
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import clean_text
@@ -26,6 +27,7 @@ class Item(NamedTuple):
     paradigm: str
     phenomenon: str
     text: str  # cleaned
+    name: str = ""  # of a record of FASTA
 
 
 def input_files(paths: Sequence[Path]) -> list[Path]:
@@ -48,7 +50,7 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
     names = [path.name for path in files]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{twice} is given twice: rename one of the files, since results show only their names")
-    if len({_kind(path) == TEXT for path in files}) > 1:
+    if len({_kind(path) in (TEXT, FASTA) for path in files}) > 1:
         raise UsageError("give either files of sentences or files of pairs (.tsv, .jsonl), not both")
     return files
 
@@ -65,8 +67,12 @@ def read_items(files: Sequence[Path], first: int | None = None) -> list[Item]:
     """
     items = []
     for path in files:
-        kind, lines = _kind(path), islice(numbered_lines(path, blank=False), first)
-        found = [item for number, line in lines for item in _items(path, kind, number, line)]
+        kind, lines = _kind(path), numbered_lines(path, blank=False)
+        if kind == FASTA:
+            records = islice(fasta_records(lines, path), first)
+            found = [item for each in records for item in _items(path, TEXT, each.line, each.sequence, each.name)]
+        else:
+            found = [item for number, line in islice(lines, first) for item in _items(path, kind, number, line)]
         if not found:
             raise ValueError(f"{path} has no sentences")
         items += found
@@ -74,10 +80,10 @@ def read_items(files: Sequence[Path], first: int | None = None) -> list[Item]:
 
 
 def _kind(path: Path) -> str:
-    return kind_of(path, (TEXT, TSV, JSON_LINES))
+    return kind_of(path, (TEXT, TSV, JSON_LINES, FASTA))
 
 
-def _items(path: Path, kind: str, number: int, line: str) -> Iterator[Item]:
+def _items(path: Path, kind: str, number: int, line: str, name: str = "") -> Iterator[Item]:
     place = f"{path}:{number}"
     paradigm, phenomenon, texts = path.name.partition(".")[0], "", [line]
     if kind == JSON_LINES:
@@ -99,4 +105,4 @@ def _items(path: Path, kind: str, number: int, line: str) -> Iterator[Item]:
             raise ValueError(f"{place}: {f'the {side} sentence' if side else 'the line'} is empty")
         # A hidden file has no name before its suffix.
         labels = (clean_text(paradigm) or path.name, clean_text(phenomenon)) if side else ("", "")
-        yield Item(f"{path.name}:{number}", side, *labels, text)
+        yield Item(f"{path.name}:{number}", side, *labels, text, clean_text(name))

@@ -17,9 +17,7 @@ SCORES_FILE = "scores.tsv"
 # The scores by which the sentences of a pair are compared.
 MEASURES = ("sum", "per_token")
 
-_ITEM_COLUMNS = Item._fields
-_COLUMNS = (*_ITEM_COLUMNS[:-1], *MEASURES, "tokens", _ITEM_COLUMNS[-1])
-HEADER = "\t".join(_COLUMNS) + "\n"
+_COLUMNS = ("place", "side", "paradigm", "phenomenon", *MEASURES, "tokens", "text")
 _RESAMPLES, _SEED = 10_000, 1
 
 
@@ -32,10 +30,21 @@ class Scored(NamedTuple):
     tokens: int
 
 
-def line_of(item: Item, values: NDArray[np.float64]) -> str:
+def have_names(items: Sequence[Item]) -> bool:
+    """Return whether the score file has a column of names: those of sequences in FASTA."""
+    return any(item.name for item in items)
+
+
+def header_of(named: bool) -> str:
+    """Return the first line of the score file."""
+    return "\t".join([*_COLUMNS, *["name"] * named]) + "\n"
+
+
+def line_of(item: Item, values: NDArray[np.float64], named: bool) -> str:
     """Return the line of the score file for a sentence with these token log-probabilities."""
     numbers = (f"{values.sum():.6f}", f"{values.mean():.6f}", str(len(values)))
-    return "\t".join([*item[:-1], *numbers, item.text]) + "\n"
+    texts = [item.text, *[item.name] * named]
+    return "\t".join([item.place, item.side, item.paradigm, item.phenomenon, *numbers, *texts]) + "\n"
 
 
 def read_scores(folder: Path) -> list[Scored]:
@@ -43,8 +52,8 @@ def read_scores(folder: Path) -> list[Scored]:
     read_manifest(folder, KIND)
     rows = (line.split("\t") for number, line in numbered_lines(folder / SCORES_FILE) if number > 1)
     return [
-        Scored(Item(place, side, paradigm, phenomenon, text), float(total), float(per_token), int(tokens))
-        for place, side, paradigm, phenomenon, total, per_token, tokens, text in rows
+        Scored(Item(place, side, paradigm, phenomenon, *texts), float(total), float(per_token), int(tokens))
+        for place, side, paradigm, phenomenon, total, per_token, tokens, *texts in rows
     ]
 
 

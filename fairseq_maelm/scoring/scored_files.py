@@ -76,14 +76,16 @@ def _write(
 ) -> dict[str, Any]:
     """Score the sentences that an earlier run has not scored; partial scores are next to the output folder."""
     begun, progress = result.parent / _BEGUN, result.parent / _PROGRESS
+    named = results.have_names(items)
+    header = results.header_of(named)
     if progress.exists() and begun.exists():
         state = read_json(progress)
         logger.info("resuming after %s of %s sentences", f"{state['done']:,}", f"{len(items):,}")
     else:
         # A run that was killed while it published its scores leaves its progress without them.
         progress.unlink(missing_ok=True)
-        begun.write_text(results.HEADER, encoding="utf-8")
-        state = {"done": 0, "bytes": len(results.HEADER)}
+        begun.write_text(header, encoding="utf-8")
+        state = {"done": 0, "bytes": len(header)}
     with (
         begun.open("r+b") as stream,
         tqdm(total=len(items), initial=state["done"], desc="scoring", unit=" sentences") as bar,
@@ -93,7 +95,8 @@ def _write(
         stream.seek(state["bytes"])
         for block in _blocks([len(sentence.tokens) for sentence in sentences], state["done"]):
             found = pseudo_log_likelihoods(scorer, sentences[block], settings["method"], settings["batch_tokens"])
-            stream.write("".join(map(results.line_of, items[block], found)).encode("utf-8"))
+            lines = [results.line_of(item, values, named) for item, values in zip(items[block], found)]
+            stream.write("".join(lines).encode("utf-8"))
             stream.flush()
             os.fsync(stream.fileno())
             write_json(progress, {"done": block.start + len(found), "bytes": stream.tell()})
