@@ -9,7 +9,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,16 @@ def refuse_repeated(names: list[str], what: str) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise UsageError(f"several {what}s are named {', '.join(repeated)}: give each {what} its own name")
+
+
+def by_name(pairs: Iterable[tuple[str, Any]], option_name: str) -> dict[str, Any]:
+    """Return the values of NAME=VALUE by name; raise a UsageError if an option gives a name twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise UsageError(f"{option_name} gives {name} twice, as {found[name]} and {value}: give it once")
+        found[name] = value
+    return found
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -51,7 +61,34 @@ class CommandParser(argparse.ArgumentParser):
                 break
             if name.startswith("--") and name not in self._option_string_actions:
                 self.error(f"there is no option {name}{did_you_mean(name, self._option_string_actions)}")
+        if not self._subparsers and (problem := given_twice(words, self._option_string_actions)):
+            self.error(problem)
         return super().parse_known_args(words, namespace)
+
+
+def given_twice(words: Sequence[str], actions: Mapping[str, argparse.Action]) -> str:
+    """Return a message about the first option that is given twice, of which argparse would take the last; "" if none.
+
+    Args:
+        words: the words of a command line, up to "--".
+        actions: name -> action; an option may have several names, and several values. Other names are options, too.
+    """
+    values: dict[Any, str] = {}
+    for place, word in enumerate(words[: words.index("--")] if "--" in words else words):
+        name, equals, value = word.partition("=")
+        action = actions.get(name)
+        if isinstance(action, (argparse._AppendAction, argparse._CountAction)) or (" " in word and action is None):
+            continue
+        if not re.match("-[-A-Za-z]", name):
+            continue
+        takes_none = (action is not None and action.nargs == 0) or place + 1 == len(words)
+        shown = value if equals else "" if takes_none or words[place + 1].startswith("--") else words[place + 1]
+        if (action or name) in values:
+            both = f", with {values[action or name]} and {shown}" if shown else ""
+            several = ", with all its values" if action is not None and action.nargs in ("+", "*") else ""
+            return f"{name} is given twice{both}: give it once{several}"
+        values[action or name] = shown
+    return ""
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

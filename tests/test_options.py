@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_maelm.launch.command_line import repeated_option
 from fairseq_maelm.options import (
     CommandParser,
     UsageError,
     add_settings,
+    by_name,
     check_options,
     device_name,
+    named,
     new_file,
     option,
     settings_of,
@@ -56,6 +59,8 @@ def test_settings_become_options_and_come_back() -> None:
         (["x"], "the following arguments are required: --output"),
         (["x", "--output", "o", "--share", "1.5"], "argument --share: must be at least 0 and at most 1, not 1.5"),
         (["x", "--output", "o", "--count", "0"], "argument --count: must be at least 1, not 0"),
+        (["x", "--output", "o", "--output=p"], "--output is given twice, with o and p: give it once"),
+        (["--is-quick", "x", "--output", "o", "--is-quick"], "--is-quick is given twice: give it once"),
         (["x", "--output", "o", "--shar", "0.1"], "there is no option --shar; did you mean --share?"),
     ],
 )
@@ -121,3 +126,31 @@ def test_an_output_needs_a_folder_that_can_be_written(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(argparse.ArgumentTypeError, match=f"{tmp_path} does not permit you to write, so"):
         new_file(str(tmp_path / "new" / "file"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lr", "1", "--max-sentences", "2", "--batch-size", "3"], "--batch-size is given twice, with 2 and 3"),
+        (
+            ["--dropout-of-a-model", "0.1", "--dropout-of-a-model=0"],
+            "--dropout-of-a-model is given twice, with 0.1 and 0",
+        ),
+        (["--cpu", "--lr", "-1", "--cpu"], "--cpu is given twice: give it once"),
+        (["-s", "a", "-s", "b"], "-s is given twice, with a and b"),
+        (["--lr", "-1", "--seed", "-1"], ""),
+    ],
+)
+def test_options_of_fairseq_are_given_once(words: list[str], message: str) -> None:
+    assert repeated_option(words).startswith(message) and bool(message) == bool(repeated_option(words))
+
+
+def test_options_that_append_are_given_again() -> None:
+    parser = CommandParser()
+    parser.add_argument("--each", action="append", type=named)
+    parser.add_argument("--all", action="extend", nargs="+")
+    parser.add_argument("texts", nargs="*")
+    args = parser.parse_args(["--each", "a=1", "--each=b=2", "--all", "x", "--all", "y", "--", "--each", "--each"])
+    assert (len(args.each), args.all, args.texts) == (2, ["x", "y"], ["--each", "--each"])
+    with pytest.raises(UsageError, match="--each gives a twice, as 1 and 2: give it once"):
+        by_name([("a", "1"), ("a", "2")], "--each")

@@ -13,7 +13,7 @@ from fairseq_maelm.launch.machine import add_machine_arguments, count_gpus, mach
 from fairseq_maelm.launch.pretraining import OBJECTIVES, OWNED, choose_recipe, parse_change, train_options
 from fairseq_maelm.launch.recipes import SIZES, PretrainingRecipe, recipe_names, recipe_type
 from fairseq_maelm.launch.training import add_run_arguments, after_interrupt, end_training, start_training
-from fairseq_maelm.options import UsageError, add_output, number
+from fairseq_maelm.options import UsageError, add_output, by_name, number
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
         )
     for index in (path for folder in folders for path in folder.glob("*.idx") if path.with_suffix(".bin").is_file()):
         read_index(str(index.with_suffix("")))
-    changes = dict(map(parse_change, args.set))
+    changes = by_name(map(parse_change, args.set), "--set")
     usual = choose_recipe(args, changes).options  # refuses wrong options before a checkpoint is read
     checkpoint = None if args.checkpoint is None else _source(args.checkpoint)
     if args.flops is not None:

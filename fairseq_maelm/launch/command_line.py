@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.options import USER_DIR
+from fairseq_maelm.options import USER_DIR, given_twice
 
 # The sections of fairseq's configuration that hold what commands set.
 _SECTIONS = ("common", "checkpoint", "optimization", "dataset", "lr_scheduler", "distributed_training", "task", "model")
@@ -57,6 +57,13 @@ def configuration_of(words: Sequence[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return convert_namespace_to_omegaconf(parse_training(words))
+
+
+def repeated_option(words: Sequence[str]) -> str:
+    """Return a message about the first option of fairseq-train that is given twice, "" if none is."""
+    from fairseq import options  # takes seconds
+
+    return given_twice(words, options.get_training_parser()._option_string_actions) if words else ""
 
 
 def overridden(before: Any, after: Any, names: Iterable[str]) -> str | None:

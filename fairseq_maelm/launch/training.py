@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import FolderLock, set_aside
-from fairseq_maelm.launch.command_line import configuration_of, overridden
+from fairseq_maelm.launch.command_line import configuration_of, overridden, repeated_option
 from fairseq_maelm.launch.screen import FORMAT, LOG_FILE, is_first_rank, shown
 from fairseq_maelm.options import UsageError, add_replace
 
@@ -74,6 +74,8 @@ def start_training(words: list[str], args: argparse.Namespace, what: str, owned:
     moved = [each for each in inputs if each.is_relative_to(output)]
     if args.replace and moved:
         raise UsageError(f"--replace would rename {args.output} with {moved[0]}, which this run reads: move that first")
+    if problem := repeated_option(args.fairseq_options):
+        raise UsageError(f"after --, {problem}")
     configuration = configuration_of(words[1:])
     own = configuration_of(words[1 : -len(args.fairseq_options)]) if args.fairseq_options else configuration
     if name := overridden(own, configuration, owned):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.files.atomic import sha256_of
-from fairseq_maelm.launch.command_line import configuration_of, overridden, spelled
+from fairseq_maelm.launch.command_line import configuration_of, overridden, repeated_option, spelled
 from fairseq_maelm.launch.finetuning import (
     FROM_CHECKPOINT,
     Counted,
@@ -164,6 +164,8 @@ class Sweep:
             choices[name] = (*choices.get(name, ()), *values)
         searches = choose(recipes, args.large, choices)
         refuse_searched(args.options, searches)
+        if problem := repeated_option(args.options):
+            raise UsageError(f"--options: {problem}")
         self.tasks = {recipe.task: self._task(recipe, searches[recipe.task]) for recipe in recipes}
         # All seeds of a setting come before the next setting.
         self.runs = [

@@ -285,3 +285,15 @@ def test_gpus_exchange_by_nccl_and_look_for_no_unused_parameters(data: Path) -> 
     reached = configuration_of_command(recipe_command("base", data, "--gpus", 8)).distributed_training
     assert (reached.distributed_backend, reached.ddp_backend) == ("nccl", "pytorch_ddp")
     assert not reached.find_unused_parameters and not reached.broadcast_buffers
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--", "--lr", "1", "--lr", "2"], "after --, --lr is given twice, with 1 and 2: give it once"),
+        (["--set", "lr=1", "--set", "lr=2"], "--set gives lr twice, as 1 and 2: give it once"),
+    ],
+)
+def test_a_setting_is_given_once(more: list[str], message: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["pretrain", data, "--output", data / "run", "--recipe", "base", "--gpus", 0, "--dry-run", *more]
+    assert message in usage_error(capsys, words)

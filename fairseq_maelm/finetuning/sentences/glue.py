@@ -14,7 +14,7 @@ from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
 from fairseq_maelm.finetuning.tables import ColumnsWithId, Example, Row, read_table, table_rows
-from fairseq_maelm.options import existing_path, option
+from fairseq_maelm.options import by_name, existing_path, option
 from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def _report(split: str, quirks: Quirks) -> None:
 
 def _chosen_tables(task: str, settings: GlueSettings) -> dict[str, tuple[Path, Table]]:
     """Return a dict split -> (file, table); ``rows`` of the table are empty if any row count is accepted."""
-    folder, train_files, found = settings.glue / task, dict(settings.train_file), {}
+    folder, train_files, found = settings.glue / task, by_name(settings.train_file, "--train-file"), {}
     for split, tables in TASKS[task].tables.items():
         if split == "train" and task in train_files:
             found[split] = train_files[task], replace(tables[0], rows=())
