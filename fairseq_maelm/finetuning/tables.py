@@ -1,9 +1,11 @@
 """The reader for all tables of texts and labels: separated columns, JSON lines, a JSON list of objects, or FASTA."""
 
 import argparse
+import ast
 import csv
 import itertools
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +29,11 @@ class _FastaRow(dict[str, str]):
 
 
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
+# A label of a list in a cell: in quotation marks, or a number.
+_ITEM = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+\.?\d*|True|False)"""
+_COMMA = r"\s*,\s*|\s+"
+# The entries of rows with one number for each label of the table.
+_FLAGS = {"0", "1", "0.", "1.", "0.0", "1.0", "true", "false", "True", "False"}
 _LIKELY_DELIMITERS = ";\t,|"
 _MOST_SHOWN = 300
 _FORMS = "a name in the table's header, or a number from 0 for a table without a header"
@@ -232,15 +239,32 @@ def _example(
         given = [_cell({chosen.label: each}, chosen.label, place, or_number=True) for each in row[chosen.label]]
         return Example(place, texts, _label_set(given, place), identity)
     label = _cell(row, chosen.label, place, or_number=True).strip()
-    if chosen.separator:
-        return Example(place, texts, _label_set(label.split(chosen.separator), place), identity)
+    if chosen.separator is not None and (labels := labels_in(label, chosen.separator)) is not None:
+        return Example(place, texts, _label_set(labels, place), identity)
     if label == "" and not label_optional:
         raise CorpusError(f"{place} has no label")
     return Example(place, texts, label or None, identity)
 
 
+def labels_in(cell: str, separator: str) -> list[str] | None:
+    """Return the labels of a cell: those of a list as Python or numpy writes it, or those between separators.
+
+    Return None if the separator is "" and the cell is no list.
+    """
+    inside = cell[1:-1] if cell.startswith("[") and cell.endswith("]") else ""
+    if cell == "[]" or re.fullmatch(f"{_ITEM}(({_COMMA}){_ITEM})*", inside.strip()):
+        items = re.findall(_ITEM, inside)
+        return [str(ast.literal_eval(each)) if each[0] in "'\"" else each for each in items]
+    return cell.split(separator) if separator else None
+
+
 def _label_set(given: Iterable[str], place: str) -> tuple[str, ...]:
     labels = Counter(label for each in given if (label := each.strip()))
+    if labels.total() > len(labels) and labels.keys() <= _FLAGS:
+        raise CorpusError(
+            f"{place} has {labels.total()} labels that are all 0 or 1: if each stands for a label, write a list of the "
+            "names of those with a 1"
+        )
     for label in [label for label, count in labels.items() if count > 1][:1]:
         raise CorpusError(f"{place} has the label {label!r} twice: remove one of them")
     return tuple(labels)

@@ -28,7 +28,7 @@ from fairseq_maelm.finetuning.predicted import (
 )
 from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
 from fairseq_maelm.finetuning.sentences.task import HEAD, LABELS
-from fairseq_maelm.finetuning.tables import ColumnsWithId, Example, read_table, table_rows
+from fairseq_maelm.finetuning.tables import ColumnsWithId, Example, labels_in, read_table, table_rows
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import score_texts
 from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
@@ -191,7 +191,10 @@ def read_rows(args: argparse.Namespace, labels: list[str] | None, separator: str
         refuse_header(*rows[0])
     width = len(rows[0][1]) if rows else 0
     last = [] if width < 2 or isinstance(rows[0][1], dict) else [row[-1].strip() for _, row in rows]
-    cells = [[cell] if separator is None else [*filter(None, map(str.strip, cell.split(separator)))] for cell in last]
+    cells = [
+        [cell] if separator is None else [*filter(None, map(str.strip, labels_in(cell, separator) or ()))]
+        for cell in last
+    ]
     unknown = [number for number, names in enumerate(cells) if not all(_can_be_label(name, labels) for name in names)]
     if unknown == [0] and last[0] and len(rows) > 1:
         refuse_header(*rows[0], certain=True)

@@ -67,9 +67,12 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
     invalid: list[str] = []
     skipped = invalid if settings.skip_invalid else None
     train, separator = _read_train(settings, skipped)
-    for part, values in (("texts", {each.texts for each in train}), ("labels", {each.label for each in train})):
+    for part, values in (
+        ("texts", {each.texts for each in train}),
+        ("labels", {frozenset(names_of(each)) for each in train}),
+    ):
         # That there is one class is said where classes are counted.
-        if len(values) == 1 < len(train) and (part == "texts" or settings.regression):
+        if len(values) == 1 < len(train) and (part == "texts" or settings.regression or separator is not None):
             raise CorpusError(f"the {part} of all {len(train)} rows of {settings.train} are equal: nothing to learn")
     texts = len(train[0].texts)
     labels = None if settings.regression else _labels_of(settings, train, separator)
