@@ -24,6 +24,9 @@ from fairseq_maelm.text.vocabulary import MODEL_FILE, dictionary_symbols, load_s
 
 logger = logging.getLogger(__name__)
 
+# From so many lines in each file on, files without blank lines are doubtful: a folder of short documents has fewer.
+_MANY_PARAGRAPHS = 100
+
 
 @dataclass(frozen=True)
 class PreparedCorpus:
@@ -122,16 +125,16 @@ def _run_steps(
     work = steps.Work(folder, result, settings)
     seconds: dict[str, float] = {}
     cleaned = _step(folder, "clean", seconds, lambda: steps.clean(work, sources))
+    advice = {role: _advice_on_documents(sources[role], state["documents"]) for role, state in cleaned.items()}
     try:
         split = _draw_split(settings, cleaned)
     except CorpusError as error:
-        plain = all(source.bounds == BLANK for source in sources[steps.CORPUS])
-        if not plain or not 0 < cleaned[steps.CORPUS]["documents"] <= len(sources[steps.CORPUS]):
+        if not advice[steps.CORPUS]:
             raise
-        raise CorpusError(
-            "no input has a blank line, so each file is one document: give --line-documents if each line is a "
-            f"document, or else put blank lines between documents ({error})"
-        ) from error
+        raise CorpusError(f"{advice[steps.CORPUS]} ({error})") from error
+    for role, state in cleaned.items():
+        if advice[role] and state["paragraphs"] >= _MANY_PARAGRAPHS * state["documents"]:
+            logger.warning("%s: %s", "--valid" if role == steps.VALID else "the inputs", advice[role])
     vocabulary = _step(folder, "vocabulary", seconds, lambda: steps.make_vocabulary(work, cleaned, split))
     _step(folder, "encode", seconds, lambda: steps.encode(work, cleaned, split))
     counts = _step(folder, "binarize", seconds, lambda: steps.binarize(work, cleaned, split, allow_unknown))
@@ -155,6 +158,16 @@ def _run_steps(
         "counts": counts,
         "seconds": seconds,
     }
+
+
+def _advice_on_documents(sources: list[Source], documents: int) -> str:
+    """Return what to do if each file is one document because no plain text has a blank line; "" otherwise."""
+    if not all(source.bounds == BLANK for source in sources) or not 0 < documents <= len(sources):
+        return ""
+    return (
+        "no input has a blank line, so each file is one document: give --line-documents if each line is a document, or "
+        "else put blank lines between documents"
+    )
 
 
 def _step(folder: Path, name: str, seconds: dict[str, float], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

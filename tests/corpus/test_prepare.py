@@ -150,6 +150,18 @@ def test_the_vocabulary_is_trained_on_the_training_split_only(folder: Path) -> N
     assert "q" not in (folder / "data" / "dict.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("role", ["the inputs", "--valid"])
+def test_a_file_without_blank_lines_is_one_document_and_told_so(
+    role: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines, documents = "\n".join(flat(make_documents(99, seed=1))), as_text(make_documents(9))
+    for name, of_role in (("text.txt", "the inputs"), ("valid.txt", "--valid")):
+        (folder / name).write_text(lines if of_role == role else documents, encoding="utf-8")
+    prepare(settings_for(folder, valid=(folder / "valid.txt",)))
+    (told,) = [record.getMessage() for record in caplog.records if "blank line" in record.getMessage()]
+    assert told.startswith(f"{role}: no input has a blank line, so each file is one document: give --line-documents")
+
+
 def test_duplicates_are_dropped_within_and_across_chunks_and_first_from_training(folder: Path) -> None:
     write_text(folder / "valid.txt", DOCUMENTS[:3])
     # The last document goes on after its first paragraphs were dropped, and repeats its own.
