@@ -1,11 +1,13 @@
 """sentencepiece models, fairseq dictionaries made from them, and text encoders that use both."""
 
+import functools
 import io
 import re
+import tempfile
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import sentencepiece
@@ -28,6 +30,9 @@ SOURCE_FILE = "source_files.safetensors"
 
 # The model file records the number of training threads; a fixed number gives the same bytes on every machine.
 _TRAINING_THREADS = 4
+# The model records the temporary file of the rules, too. A serialized protocol buffer that empties this field of the
+# normalizer; appending it to a serialized model overrides the field, without a protocol buffer library.
+_NO_RULE_FILE = b"\x1a\x02\x32\x00"
 
 
 class VocabularyPreset(NamedTuple):
@@ -50,21 +55,45 @@ def train_sentencepiece(
     """
     model = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(paragraphs),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=vocabulary_size,
-            normalization_rule_name=normalization,
-            character_coverage=character_coverage,
-            # sentencepiece would skip longer lines.
-            max_sentence_length=2**30,
-            num_threads=_TRAINING_THREADS,
-            minloglevel=2,
-        )
+        with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="ascii") as rules:
+            rules.write(_rules(normalization))
+            rules.flush()
+            rule: dict[str, Any] = {"normalization_rule_name": normalization}
+            if rules.tell():
+                rule = {"normalization_rule_tsv": rules.name}
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(paragraphs),
+                model_writer=model,
+                model_type="bpe",
+                vocab_size=vocabulary_size,
+                **rule,
+                character_coverage=character_coverage,
+                # sentencepiece would skip longer lines.
+                max_sentence_length=2**30,
+                num_threads=_TRAINING_THREADS,
+                minloglevel=2,
+            )
     except RuntimeError as error:
         raise CorpusError(_training_failure(str(error), vocabulary_size)) from error
-    return model.getvalue()
+    if not _rules(normalization):
+        return model.getvalue()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue() + _NO_RULE_FILE)
+    return bytes(processor.serialized_model_proto())
+
+
+@functools.cache
+def _rules(normalization: str) -> str:
+    """Return the rules of a normalization with one more, or "" if it needs none.
+
+    nmt_nfkc_cf lowers the case of all letters but U+0130, the Turkish I with a dot, whose Turkish lower case is "i".
+    """
+    # Releases of sentencepiece before 0.2.2 cannot tell the rules.
+    if normalization != "nmt_nfkc_cf" or not hasattr(sentencepiece.SentencePieceNormalizer, "Decompile"):
+        return ""
+    named = sentencepiece.SentencePieceNormalizer(rule_name=normalization).Decompile()
+    rules = {source: target.replace("\u0130", "i") for source, target in named} | {"\u0130": "i"}
+    codes = ((" ".join(f"{ord(each):X}" for each in text) for text in rule) for rule in rules.items())
+    return "".join("\t".join(rule) + "\n" for rule in codes)
 
 
 def _training_failure(message: str, size: int) -> str:

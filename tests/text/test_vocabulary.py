@@ -1,5 +1,6 @@
 """Vocabularies: size, dictionary, ids, and models that are refused."""
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from corpus.texts import flat, make_documents, train_model
 from fairseq.data import Dictionary
 
 from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.interop.export.tokenizer import build_tokenizer
 from fairseq_maelm.text.cleaning import clean_text
+from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.vocabulary import (
     PRESETS,
     FairseqEncoder,
@@ -159,3 +162,21 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
 def test_a_model_with_an_impossible_piece_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(CorpusError, match=message):
         FairseqEncoder(load_sentencepiece(train_model(LINES, **options)))
+
+
+def test_an_uncased_vocabulary_lowers_the_case_of_every_letter(model: bytes, tmp_path: Path) -> None:
+    processor = load_sentencepiece(model)
+    assert processor.normalize("\u0130stanbul I\u0307zmir I\u0131") == "\u2581istanbul\u2581izmir\u2581i\u0131"
+    assert model == train_sentencepiece(LINES, 150, "nmt_nfkc_cf", 1.0)
+    # All other characters are as without the additional rule; Unicode folds the case of Cherokee to capitals.
+    named = load_sentencepiece(train_model(LINES, normalization_rule_name="nmt_nfkc_cf"))
+    characters = [chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000]
+    before, after = (each.normalize([f"a{character}\u0301" for character in characters]) for each in (named, processor))
+    assert [each for each, *both in zip(characters, before, after) if both[0] != both[1]] == ["\u0130"]
+    folded = [each for each, text in zip(characters, after) if text != text.lower()]
+    assert all(unicodedata.name(each).startswith("CHEROKEE") for each in folded)
+    # The exported tokenizer has the same rule.
+    fairseq_dictionary(processor, tmp_path).add_symbol("<mask>")
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
+    tokenizer = build_tokenizer(tmp_path / "sentencepiece.bpe.model", load_dictionary(str(tmp_path)))
+    assert tokenizer.encode("\u0130z I\u0307z").ids == tokenizer.encode("iz iz").ids
