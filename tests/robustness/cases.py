@@ -212,7 +212,8 @@ def _options() -> Iterator[Case]:
         for action in parser._actions:
             option = action.option_strings[-1] if action.option_strings else ""
             for value in _wrong_values(action, option):
-                line = f"{own} {option}={value}{dashes}{rest}"
+                # An option may be given only once.
+                line = f"{re.sub(rf' {option} [^ ]+', '', own)} {option}={value}{dashes}{rest}"
                 expected = rf"error: argument {option}: .*{re.escape(value)}|must (lie|be)"
                 yield Case(f"{name} {option}={value}", line, expected)
 
