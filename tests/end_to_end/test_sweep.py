@@ -49,8 +49,8 @@ def recipe(folder: Path, **changes: Any) -> Path:
 
 def command(folder: Path, tasks: Path, pretrained: Path, *more: Any, **changes: Any) -> list[Any]:
     models = ["--checkpoint", f"ours={pretrained}", "--checkpoint", "random weights=random"]
-    words = ["maelm", "sweep", recipe(folder, **changes), "--data", tasks, *models, "--seeds", 1]
-    return [*words, "--output", folder / "sweep", *more]
+    words = ["maelm", "sweep", recipe(folder, **changes), "--data", tasks, *models]
+    return [*words, "--output", folder / "sweep", *([] if "--seeds" in more else ["--seeds", 1]), *more]
 
 
 def starts(log: Path) -> int:
