@@ -212,7 +212,7 @@ class Study:
     def fine_tuning(self, run: Pretraining, name: str, own: dict[str, Any]) -> Job:
         """Return a fine-tuning with its predictions, after which the fine-tuned model is deleted."""
         folder, task, prepared = self.runs / run.name / name, self.plan.tasks[own["task"]], self.prepared(own["task"])
-        model, predictions = folder / "model", folder / "predictions.tsv"
+        model, predictions, metrics = folder / "model", folder / "predictions.tsv", folder / "metrics.json"
         if not prepared.exists() and not self.runner.dry_run:
             raise ValueError(f"there is no {prepared}: run the stage prepare first")
         options = {**own["options"], "gpus": min(1, self.machine.gpus), "precision": self.machine.precision}
@@ -221,12 +221,13 @@ class Study:
         # Tags and answers are scored on the original files.
         source = self.files / task["valid"] if task["kind"] in ("squad", "tagging") else prepared
         predict = ["maelm", "predict", source, "--checkpoint", model / "checkpoint_last.pt", "--output", predictions]
-        commands = [train, ["rm", "-f", predictions], predict, ["rm", "-r", model]]
+        predict += ["--metrics", metrics]
+        commands = [train, ["rm", "-f", predictions, metrics], predict, ["rm", "-r", model]]
         script = " && ".join(shlex.join(map(str, words)) for words in commands)
         # Paired tests need to know which examples the final checkpoints predict.
         labels = self.files / task["valid"] if task["kind"] == "sentences" and own["updates"] is None else None
         words, place = ["sh", "-c", script], f"{run.name}/{name}"
-        return self.job(place, words, run, result=lambda log: predicted(log, predictions, labels), resumes=True)
+        return self.job(place, words, run, result=lambda log: predicted(metrics, predictions, labels), resumes=True)
 
 
 def main(arguments: Sequence[str]) -> None:

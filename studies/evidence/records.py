@@ -103,9 +103,9 @@ def pretrained(log: Path) -> dict[str, Any]:
     return {**study.last_loss(log), "losses": losses, "seconds": training_seconds(log)}
 
 
-def predicted(log: Path, predictions: Path, labels: Path | None) -> dict[str, Any]:
+def predicted(metrics: Path, predictions: Path, labels: Path | None) -> dict[str, Any]:
     """Return the scores of a fine-tuned model and, with a file of labels, which of them are predicted."""
-    return {**study.last_json(log), **({"correct": correct(predictions, labels)} if labels else {})}
+    return {**read_json(metrics), **({"correct": correct(predictions, labels)} if labels else {})}
 
 
 def correct(predictions: Path, labels: Path) -> str:

@@ -1,6 +1,5 @@
 """From labeled files to labeled files: preparation, the recipe, its resumption, ranks, and `maelm predict`."""
 
-import json
 import random
 import shlex
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from end_to_end.small import assert_equal_end
 from end_to_end.test_distributed import run_ranks
-from end_to_end.toy import TOPICS, losses, run, sentence
+from end_to_end.toy import TOPICS, losses, metrics_in, run, sentence
 from fairseq_maelm.cli import main
 
 KINDS = ("WHO", "TOOL", None, "PLACE", None)
@@ -73,7 +72,7 @@ def label(task: Path, checkpoint: Path, folder: Path, f1: float) -> None:
     command = ["maelm", "predict", "--checkpoint", checkpoint]
     given, predicted = folder / "valid", folder / "predicted"
     said = run([*command, given, "--output", predicted])
-    assert json.loads(said.splitlines()[-1])["f1"] == pytest.approx(f1)
+    assert metrics_in(said)["f1"] == pytest.approx(f1)
     lines, others = given.read_text().split("\n"), predicted.read_text().split("\n")
     assert [line.split(" ")[0] for line in lines] == [line.split(" ")[0] for line in others]
     assert [line == "" for line in lines] == [line == "" for line in others] and others[0] == "-DOCSTART- O"

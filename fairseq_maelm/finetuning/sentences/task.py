@@ -20,12 +20,13 @@ from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
-from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
+from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_targets
 from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
 from fairseq_maelm.finetuning.sentences.mixture import mix_with_start
 from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
 from fairseq_maelm.launch.save_folder import DEFAULT as LAST_CHECKPOINT
+from fairseq_maelm.models.labels import LABELS_FILE, default_positive, sentence_labels
 from fairseq_maelm.modules.finetuning_heads import POOLING
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
@@ -35,9 +36,6 @@ logger = logging.getLogger(__name__)
 
 HEAD = "sentence_classification_head"
 """Name of the head that scores sentences; fairseq's own fine-tuning uses the same name."""
-
-LABELS = "label/dict.txt"
-"""Path of the label dictionary in a task's folder, and in the folder of its checkpoints."""
 
 
 @dataclass
@@ -73,7 +71,7 @@ class SentencesTaskConfig(EncoderTaskConfig):
         "--head-start frozen and --max-update",
     )
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
-    save_dir: str = II("checkpoint.save_dir")
+    save_dir: Optional[str] = II("checkpoint.save_dir")
 
 
 @register_task("maelm_sentences", dataclass=SentencesTaskConfig)
@@ -84,7 +82,8 @@ class SentencesTask(EncoderTask):
     """
 
     name = "maelm_sentences"
-    setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), LABELS)
+    setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), LABELS_FILE)
+    read_labels = staticmethod(sentence_labels)
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary | None) -> None:
         # Without the option ``build_model`` sets the limit; fairseq builds the model before it opens any data.
@@ -109,7 +108,7 @@ class SentencesTask(EncoderTask):
                 scale=prepared.get("scale"),
                 label_separator=prepared.get("label_separator"),
             )
-        labels = Path(cfg.data) / LABELS
+        labels = Path(cfg.data) / LABELS_FILE
         dictionary = load_dictionary(str(Path(cfg.data) / "input0"))
         return cls(cfg, dictionary, Dictionary.load(str(labels)) if labels.is_file() else None)
 
@@ -217,7 +216,8 @@ class SentencesCriterion(FineTuningCriterion):
                 f"--positive-label {wanted} must be one of two labels, but the data have {', '.join(labels)}"
                 f"{', any number of them in a row' * self.multi_label}"
             )
-        self.positive = labels.index(wanted) if wanted else positive_class(labels)
+        positive = wanted or default_positive(labels)
+        self.positive = None if positive is None else labels.index(positive)
         # Not a buffer, which half precision would round.
         self.class_weights: list[float] | None = None
         if str(cfg.class_weights) == "balanced":

@@ -22,6 +22,7 @@ from fairseq_maelm.finetuning.sentences.prepare import prepare_sentences
 from fairseq_maelm.finetuning.sentences.table_settings import SentenceSettings
 from fairseq_maelm.finetuning.sentences.task import SentencesCriterion, SentencesCriterionConfig
 from fairseq_maelm.finetuning.tables import Columns, read_table
+from fairseq_maelm.models.labels import Sets
 
 TABLE = "text,tags\na house,b; a\na door,\na wall,a;\na roof,c\n"
 RECORDS = [{"t": "a house", "y": ["b", 3]}, {"t": "a door", "y": []}, {"t": "a wall", "y": ["3"]}]
@@ -108,7 +109,7 @@ def test_a_positive_label_is_for_classes() -> None:
     ],
 )
 def test_a_last_column_of_sets_is_found(text: str, texts: list[Any], labels: list[Any], tmp_path: Path) -> None:
-    rows = read_rows(given(tmp_path / "t.tsv", text), ["a", "b"], ";")
+    rows = read_rows(given(tmp_path / "t.tsv", text), Sets(("a", "b"), separator=";"))
     assert ([row.texts for row in rows], [row.label for row in rows]) == (texts, labels)
 
 
