@@ -213,7 +213,7 @@ class Spans(Labels):
     """The first and the last token of an answer."""
 
     names: tuple[str, ...] = ("start", "end")
-    version: str = "auto"  # of SQuAD's rules; by "1.1" there always is an answer
+    version: str = "auto"  # of SQuAD's rules; by "1.1" there always is an answer, and "auto" is unknown
     null_threshold: float = 0.0
 
     @property
@@ -223,8 +223,12 @@ class Spans(Labels):
 
     def to_config(self) -> dict[str, Any]:
         """Return the labels and rules of answers."""
-        rules = {} if self.version == "1.1" else {"null_threshold": self.null_threshold}
-        return {**super().to_config(), "squad_version": self.version, **rules}
+        config = super().to_config()
+        if self.version != "auto":
+            config["squad_version"] = self.version
+        if self.version == "2.0":
+            config["null_threshold"] = self.null_threshold
+        return config
 
 
 def default_positive(names: Sequence[str]) -> str | None:

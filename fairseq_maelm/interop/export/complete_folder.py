@@ -17,6 +17,8 @@ from fairseq_maelm.files.atomic import copy_file
 from fairseq_maelm.interop.export.model_card import HYPER_PARAMETERS, fill_template
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.launch.setup_files import VOCABULARY_FILES, setup_files
+from fairseq_maelm.models.hub import SENTENCE_HEAD
+from fairseq_maelm.models.labels import Numbers
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
 # The model card's section on half-precision weights.
@@ -40,6 +42,19 @@ def rounded(source: LoadedCheckpoint) -> LoadedCheckpoint:
     weights = cast_floats(cast_floats(source.checkpoint.weights, torch.float16), torch.float32)
     if large := [name for name, weight in weights.items() if not bool(weight.isfinite().all())]:
         raise ValueError(f"{large[0]} has numbers beyond {torch.finfo(torch.float16).max:,.0f}: omit --dtype float16")
+    checkpoint = replace(source.checkpoint, weights=weights)
+    return replace(source, checkpoint=checkpoint, model=build_model(checkpoint, source.dictionary))
+
+
+def in_units_of_data(source: LoadedCheckpoint) -> LoadedCheckpoint:
+    """Multiply the last layer of a head that predicts numbers by the scale of the data, which others do not know."""
+    scale = source.labels.scale if isinstance(source.labels, Numbers) else None
+    if scale in (None, 1.0):
+        return source
+    last = f"classification_heads.{SENTENCE_HEAD}.out_proj."
+    weights = {
+        name: weight * scale if name.startswith(last) else weight for name, weight in source.checkpoint.weights.items()
+    }
     checkpoint = replace(source.checkpoint, weights=weights)
     return replace(source, checkpoint=checkpoint, model=build_model(checkpoint, source.dictionary))
 

@@ -30,7 +30,7 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
         if config.positions == "rotary":
             settings["max_position_embeddings"] = config.max_positions
         labels = target.labels
-        unchanged = labels is None or labels == labels_of(settings, len(labels))
+        unchanged = labels is None or labels.names == labels_of(settings, len(labels.names))
         return settings if unchanged else settings | _label_settings(target)
     settings = {
         "architectures": [target.class_name],
@@ -71,16 +71,7 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
 
 
 def _label_settings(target: Target) -> dict[str, Any]:
-    if target.labels is None:
-        return {}
-    names = dict(enumerate(target.labels))
-    regresses = target.architecture == "sequence-classification" and len(names) == 1
-    problem = "regression" if regresses else "multi_label_classification" if target.multi_label else None
-    return {
-        "id2label": {str(number): label for number, label in names.items()},
-        "label2id": {label: number for number, label in names.items()},
-        **({"problem_type": problem} if problem else {}),
-    }
+    return {} if target.labels is None else target.labels.to_config()
 
 
 def _modernbert_settings(source: LoadedCheckpoint) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fairseq_maelm.interop.export.complete_folder import (
     complete,
     complete_section,
     copy_setup_files,
+    in_units_of_data,
     rounded,
 )
 from fairseq_maelm.interop.export.configuration import configuration
@@ -79,6 +80,8 @@ def export(
             source = mixed(source, settings.mix)
         if settings.format == "fairseq":
             return write_checkpoint(source, folder, output)
+        if not settings.complete:
+            source = in_units_of_data(source)
         if DTYPES[settings.dtype] == torch.float16:
             source = rounded(source)
         remarks, trained = [], source
@@ -172,7 +175,7 @@ def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> d
         return {SPECIAL_STRING.format(*map(tokenizer.id_to_token, order[: len(FAIRSEQ_SYMBOLS)])): WHY_SPECIAL}
     tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary)
     split = target.architecture != "masked-lm"
-    for name, text in tokenizer_files(tokenizer, source.model.max_positions(), split).items():
+    for name, text in tokenizer_files(tokenizer, source.limits(target.head).tokens, split).items():
         (folder / name).write_text(text, encoding="utf-8")
     return verify_tokenizer(source, folder)
 

@@ -5,23 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq.data import Dictionary
-
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MPNET_BUCKETS
-from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.lines import numbered_lines
-from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles
+from fairseq_maelm.models.labels import Labels, Numbers, Spans
 from fairseq_maelm.modules.finetuning_heads import ClassificationHead, TokenHead
-from fairseq_maelm.text.dictionary import class_names
 
 logger = logging.getLogger(__name__)
-
-_START_AND_END = ("start", "end")
-# The files with labels in folders of fine-tuning data.
-_LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": MANIFEST_FILE}
 
 
 @dataclass(frozen=True)
@@ -31,9 +23,8 @@ class Target:
     format: str  # one of ``FORMATS``
     architecture: str  # one of ``ARCHITECTURES``
     head: str | None = None  # name of the fine-tuned head
-    labels: tuple[str, ...] | None = None  # names of the head's outputs
+    labels: Labels | None = None  # what the head's outputs stand for
     kept: SourceFiles | None = None  # files and ids of the imported source, if the folder gets the same
-    multi_label: bool = False  # whether a text has any number of labels
 
     @property
     def class_name(self) -> str:
@@ -202,15 +193,14 @@ def _target(source: LoadedCheckpoint, form: str, architecture: str, head: str | 
         raise ValueError(f"the head {name!r} scores {kind} and cannot be exported as {architecture}")
     outputs = source.checkpoint.heads[name][0]
     if architecture == "question-answering":
-        if outputs != len(_START_AND_END):
+        spans = source.labels if isinstance(source.labels, Spans) else Spans()
+        if outputs != len(spans.names):
             raise ValueError(f"an answer has a start and an end, but the head {name!r} has {outputs} outputs")
-        return Target(form, architecture, name, _START_AND_END)
+        return Target(form, architecture, name, spans)
     own = labels_of(source.source_files.config, outputs) if source.imported_head and source.source_files else None
     if labels is None and own is not None:
-        return Target(form, architecture, name, own)
-    usual = [folder / _LABEL_FILES[architecture] for folder in (source.data, source.checkpoint.path.parent)]
-    multi_label = source.checkpoint.config.task.get("label_separator") is not None
-    return Target(form, architecture, name, _labels(usual, outputs, labels), multi_label=multi_label)
+        return Target(form, architecture, name, Labels(own))
+    return Target(form, architecture, name, _labels(source, outputs, labels))
 
 
 def labels_of(config: dict[str, Any], outputs: int) -> tuple[str, ...]:
@@ -219,28 +209,17 @@ def labels_of(config: dict[str, Any], outputs: int) -> tuple[str, ...]:
     return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs))
 
 
-def _labels(usual: list[Path], outputs: int, given: Path | None) -> tuple[str, ...]:
-    if given is not None:
-        read = {given: _read_labels(given)}
-    else:
-        places = dict.fromkeys(path for path in usual if outputs > 1 and path.is_file())
-        # A folder of text has a manifest without labels.
-        read = {path: names for path in places if (names := _read_labels(path))}
-    if not read:
-        if outputs > 1:
-            logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", usual[0])
-        return tuple(f"LABEL_{number}" for number in range(outputs))
-    path, names = next(iter(read.items()))
+def _labels(source: LoadedCheckpoint, outputs: int, given: Path | None) -> Labels:
+    """Return the labels of the task, with the names in the file ``given`` if there is one."""
+    own, place = source.labels, source.data if given is None else given
+    if own is None or (outputs == 1) != isinstance(own, Numbers):
+        own = Numbers() if outputs == 1 else Labels(())
+    names = own.names if given is None else tuple(name.strip() for _, name in numbered_lines(given, blank=False))
+    if not names:
+        logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", place)
+        names = labels_of({}, outputs)
     if len(names) != outputs:
-        raise ValueError(f"{path} names {len(names)} labels, but the head has {outputs} outputs")
+        raise ValueError(f"{place} names {len(names)} labels, but the head has {outputs} outputs")
     if len(set(names)) < len(names):
-        raise ValueError(f"{path} names a label twice")
-    return tuple(names)
-
-
-def _read_labels(path: Path) -> list[str]:
-    if path.suffix == ".json":
-        return [str(name) for name in read_json(path).get("tagging", {}).get("labels", [])]
-    if path.name == "dict.txt":
-        return class_names(Dictionary.load(str(path)))
-    return [name.strip() for _, name in numbered_lines(path, blank=False)]
+        raise ValueError(f"{place} names a label twice")
+    return replace(own, names=names)

@@ -164,7 +164,7 @@ def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
 def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: Path, tmp_path: Path) -> None:
     labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
     (tmp_path / "manifest.json").write_text(json.dumps({"tagging": {"labels": labels}}))
-    done = exported(tmp_path, data, "maelm", heads=("tags",))
+    done = exported(tmp_path, data, "maelm", task={"_name": "maelm_tagging"}, heads=("tags",))
     assert list(json.loads((done.folder / "config.json").read_text())["id2label"].values()) == labels
 
 
