@@ -165,10 +165,10 @@ class MaelmHubInterface(nn.Module):
 
         A word without tokens, such as one of control characters only, gets zeros.
         """
-        words = checked_texts([sentence])[0].split()
+        words = [clean_text(word) for word in checked_texts([sentence])[0].split()]
         first, *others = words or [""]  # without words, one of no tokens, whose state is left out at the end
         encoder = self.tokenizer.encoder
-        encoded = encoder.encode([first, *(encoder.word_prefix + word for word in others)])
+        encoded = encoder.encode([first, *(word and encoder.word_prefix + word for word in others)])
         pieces = [ids[:-1].tolist() for ids in encoded]
         tokens = torch.tensor([self.dictionary.bos(), *itertools.chain(*pieces), self.dictionary.eos()])
         states: Any = self.extract_features(tokens)

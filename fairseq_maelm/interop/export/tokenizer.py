@@ -9,6 +9,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
+from fairseq_maelm.text.cleaning import CONTROL_CHARACTERS
 from fairseq_maelm.text.dictionary import FILLER
 from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.sentencepiece_model import (
@@ -24,8 +25,8 @@ from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-# The white space of Python's \s, of which the \s of tokenizers lacks the four separators.
-_WHITE_SPACE = "[\\s\\x1c-\\x1f\\x85]+"
+# What ``clean_text`` replaces by a space. The \s of tokenizers lacks the four separators of Python's.
+_WHITE_SPACE = f"[\\s\x1c-\x1f\x85{CONTROL_CHARACTERS}]+"
 # The position in front of characters that Unicode attaches to the previous one: marks, joiners, the Thai and Lao AM,
 # marks of half-width kana, skin tones and tags. Not at the start, where removing a character shifts offsets.
 _ATTACHED = "(?=[\\p{M}\u200c\u200d\u0e33\u0eb3\uff9e\uff9f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f])(?!^)"
@@ -118,13 +119,13 @@ def _normalizer(model: Any) -> Any:
     from tokenizers import Regex
     from tokenizers.normalizers import NFC, Precompiled, Replace, Sequence
 
-    steps: list[Any] = [Replace(Regex(_WHITE_SPACE), " ")]
+    steps: list[Any] = [Replace(Regex(_WHITE_SPACE), " "), NFC()]
     charsmap = model.normalizer_spec.precompiled_charsmap
     if charsmap:
         compiled = Precompiled(charsmap)
         # Precompiled of tokenizers drops marks that are attached to a character that it changes. Composing first keeps
         # most marks; the others are separated by a control character, which the rules remove.
-        rules: list[Any] = [NFC()]
+        rules: list[Any] = []
         if compiled.normalize_str(f"a{_PART}b") == "ab":
             rules.append(Replace(Regex(_ATTACHED), _PART))
         rules.append(compiled)
