@@ -131,5 +131,7 @@ def test_scores_of_similarity(tasks, pretrained, tmp_path, capsys):
     cli.main([str(word) for word in [*words, "--device", "cpu"]])
     values = [float(row.split("\t")[0]) for row in (tmp_path / "own.tsv").read_text().splitlines()[1:]]
     assert max(values) > 1 and [min(max(value, 0), 5) for value in values] == pytest.approx(scores, abs=1e-3)
+    hub = MaelmModel.from_pretrained(str(tmp_path / "run"))
+    assert hub.classify([tuple(row.split("\t")[-2:]) for row in test]) == pytest.approx(values, rel=1e-4)
     with pytest.raises(ValueError, match="predicts values, which have no probabilities"):
-        MaelmModel.from_pretrained(str(tmp_path / "run")).class_probabilities([("the sea", "a ship")])
+        hub.class_probabilities([("the sea", "a ship")])

@@ -126,7 +126,7 @@ def _notes(source: LoadedCheckpoint, target: Target) -> list[str]:
     if isinstance(labels, Numbers):
         notes.append("A pipeline returns the number as score, in the units of the training data.")
     elif isinstance(labels, Spans):
-        notes += _notes_on_answers(task, labels)
+        notes += _notes_on_answers(task, limits.tokens, labels)
     elif target.architecture == "token-classification" and "window_overlap" in task:
         notes.append(
             f"Longer sentences are read in windows that share {task.window_overlap} tokens: in a pipeline, give "
@@ -143,15 +143,15 @@ def _notes(source: LoadedCheckpoint, target: Target) -> list[str]:
     return notes
 
 
-def _notes_on_answers(task: Any, labels: Spans) -> list[str]:
+def _notes_on_answers(task: Any, longest: int, labels: Spans) -> list[str]:
     """Return the rules by which the task answers, and their names in the pipeline of transformers 4."""
     if "doc_stride" not in task:
         return []
     notes = [
-        f"Longer contexts are read in windows of {task.max_length} tokens, with {task.doc_stride} tokens from start to "
+        f"Longer contexts are read in windows of {longest} tokens, with {task.doc_stride} tokens from start to "
         f"start; questions have at most {task.max_question_length} tokens and answers {task.max_answer_length}. The "
-        f"pipeline of transformers 4 has other defaults: give `max_seq_len={task.max_length}, "
-        f"max_question_len={task.max_question_length}, max_answer_len={task.max_answer_length}`."
+        f"pipeline of transformers 4 has other defaults: give `max_seq_len={longest}, "
+        f"max_question_len={task.max_question_length}, max_answer_len={task.max_answer_length}, align_to_words=False`."
     ]
     if labels.version != "1.1":
         notes.append(

@@ -203,3 +203,67 @@ def test_equal_answers_at_all_exits(name: str, tmp_path: Path) -> None:
         hub = MaelmModel.from_pretrained(str(world.folder / "run"))
         raw = hub.predict(HEAD, hub.encode(*world.texts[0], max_length=LIMIT, masks=False), return_logits=True)
         assert float(expected.scores[0, 0]) == pytest.approx(world.case.scale * float(raw), abs=1e-4)
+
+
+def test_the_table_is_the_whole_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Metrics and the report are for people and programs that do not read the table."""
+    world = World(CASES["classes"], tmp_path)
+    words = ["predict", tmp_path / "rows.tsv", "--checkpoint", world.checkpoint, "--device", "cpu", "--report"]
+    words += [*world.columns, "--label", 1, "--metrics", tmp_path / "metrics.json"]
+    capsys.readouterr()
+    cli.main([*map(str, words)])
+    output, log = capsys.readouterr()
+    assert {line.count("\t") for line in output.splitlines()} == {5} and len(output.splitlines()) == 1 + len(TEXTS)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert f"metrics: {json.dumps(metrics)}\n" in log and "right, predicted as:" in log and "accuracy" in metrics
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*map(str, words)])
+    (tmp_path / "rows.tsv").write_text("a\tgood\nb\tugly\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"rows\.tsv:2 has the label 'ugly', but the known labels are 'bad', 'fine'"):
+        cli.main([*map(str, words[:-2])])
+
+
+# Options of a task with a token head, what config.json and the model card tell of them, and what the card does not.
+TOLD: dict[str, tuple[str, dict[str, Any], dict[str, Any], list[str]]] = {
+    "SQuAD 2.0": (
+        "spans",
+        {"_name": "maelm_squad", "max_length": 48, "squad_version": "2.0", "null_threshold": -1.5},
+        {"squad_version": "2.0", "null_threshold": -1.5},
+        [
+            "by more than -1.5 logits",
+            "`max_seq_len=48, max_question_len=64, max_answer_len=30, align_to_words=False`",
+            "at most 48 tokens",
+        ],
+    ),
+    "SQuAD 1.1": (
+        "spans",
+        {"_name": "maelm_squad", "max_length": 512, "squad_version": "1.1"},
+        {"squad_version": "1.1", "null_threshold": None},
+        ["windows of 64 tokens", "`max_seq_len=64,", "at most 64 tokens"],
+    ),
+    "tagging": (
+        "tags",
+        {"_name": "maelm_tagging", "tokens_per_sample": 40, "window_overlap": 9},
+        {},
+        ["at most 40 tokens", 'aggregation_strategy="first", stride=9'],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_folders_tell_what_their_task_needs(name: str, tmp_path: Path) -> None:
+    head, task, config, told = TOLD[name]
+    rest = {"doc_stride": 16, "max_question_length": 64, "max_answer_length": 30} if head == "spans" else {}
+    data = train_vocabulary(tmp_path / "data")
+    write_checkpoint(
+        tmp_path / "checkpoint.pt", data, {**rest, **task}, (head,), max_positions=POSITIONS, relative_buckets="none"
+    )
+    export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", ExportSettings())
+    written = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert {key: written.get(key) for key in config} == config
+    limit = min(task.get("max_length") or task["tokens_per_sample"], POSITIONS)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
+    assert tokenizer.model_max_length == limit == len(tokenizer(LONG * 9, truncation=True).input_ids)
+    card = (tmp_path / "folder" / "README.md").read_text(encoding="utf-8")
+    assert all(each in card for each in told)
+    assert ("There is no answer if" in card) == ("null_threshold" in task)
