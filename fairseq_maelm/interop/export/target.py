@@ -215,7 +215,7 @@ def _labels(source: LoadedCheckpoint, outputs: int, given: Path | None) -> Label
     if own is None or (outputs == 1) != isinstance(own, Numbers):
         own = Numbers() if outputs == 1 else Labels(())
     names = own.names if given is None else tuple(name.strip() for _, name in numbered_lines(given, blank=False))
-    if not names:
+    if not names and given is None:
         logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", place)
         names = labels_of({}, outputs)
     if len(names) != outputs:

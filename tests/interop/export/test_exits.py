@@ -216,7 +216,7 @@ def test_the_table_is_the_whole_output(tmp_path: Path, capsys: pytest.CaptureFix
     assert {line.count("\t") for line in output.splitlines()} == {5} and len(output.splitlines()) == 1 + len(TEXTS)
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert f"metrics: {json.dumps(metrics)}\n" in log and "right, predicted as:" in log and "accuracy" in metrics
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit, match="metrics.json exists already"):
         cli.main([*map(str, words)])
     (tmp_path / "rows.tsv").write_text("a\tgood\nb\tugly\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"rows\.tsv:2 has the label 'ugly', but the known labels are 'bad', 'fine'"):
