@@ -238,11 +238,11 @@ def default_positive(names: Sequence[str]) -> str | None:
 
 def sentence_labels(config: Any, folders: Sequence[Path]) -> Labels:
     """Return the labels of a task on sentences, such as fairseq's own; arguments are those of ``read_labels``."""
-    task = config.task
+    cfg = config.task
     file = next((folder / LABELS_FILE for folder in folders if (folder / LABELS_FILE).is_file()), None)
-    if file is None or getattr(task, "regression_target", False):
-        return Numbers(scale=getattr(task, "scale", None))
-    names, separator = tuple(class_names(Dictionary.load(str(file)))), getattr(task, "label_separator", None)
+    if file is None or getattr(cfg, "regression_target", False):
+        return Numbers(scale=getattr(cfg, "scale", None))
+    names, separator = tuple(class_names(Dictionary.load(str(file)))), getattr(cfg, "label_separator", None)
     if separator is not None:
         return Sets(names, separator=separator)
     wanted = getattr(getattr(config, "criterion", None), "positive_label", None)

@@ -15,9 +15,9 @@ class TextLimits(NamedTuple):
 
 def read_limits(config: Any, positions: int) -> TextLimits:
     """Return the limits by a checkpoint's configuration and the number of its model's positions."""
-    task = config.task
+    cfg = config.task
     # fairseq's own tasks do not name their option.
-    option = getattr(TASK_REGISTRY.get(task._name), "length_option", "--max-positions")
-    tokens = getattr(task, option.removeprefix("--").replace("-", "_"), None) or positions
-    at_the_end = str(getattr(task, "shorten_method", "none")) == "truncate"
-    return TextLimits(min(tokens, positions), getattr(task, "texts", None), at_the_end)
+    option = getattr(TASK_REGISTRY.get(cfg._name), "length_option", "--max-positions")
+    tokens = getattr(cfg, option.removeprefix("--").replace("-", "_"), None) or positions
+    at_the_end = str(getattr(cfg, "shorten_method", "none")) == "truncate"
+    return TextLimits(min(tokens, positions), getattr(cfg, "texts", None), at_the_end)

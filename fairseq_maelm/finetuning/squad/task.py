@@ -87,9 +87,9 @@ class SquadTask(EncoderTask):
     @staticmethod
     def read_labels(config: Any, folders: Any) -> Spans:
         """Return the rules of answers; see ``fairseq_maelm.models.labels.read_labels``."""
-        task = config.task
-        threshold = float(getattr(task, "null_threshold", LOGIT_THRESHOLD))
-        return Spans(version=str(getattr(task, "squad_version", "auto")), null_threshold=threshold)
+        cfg = config.task
+        threshold = float(getattr(cfg, "null_threshold", LOGIT_THRESHOLD))
+        return Spans(version=str(getattr(cfg, "squad_version", "auto")), null_threshold=threshold)
 
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SquadTask":
