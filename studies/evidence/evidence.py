@@ -196,18 +196,14 @@ class Study:
         """Return a measurement of an encoder."""
         place, output = f"{run.name}/{name}", self.runs / run.name / name / "files"
         model, precision = self.checkpoint(run), ["--precision", self.machine.precision]
-        prepared = {task: self.prepared(task) for task in own.get("tasks", ())}
         if own["command"] == "score":
             texts, first = self.files / own["sentences"], ["--first", own["first"]]
             words = [texts, *first, "--checkpoint", model, *precision, "--json"]
-        elif own["command"] == "probe":
-            words = ["--checkpoint", f"model={model}", "--tasks", *prepared.values(), *precision]
-            words += ["--treebank", *(self.files / file for file in own["treebank"])] if own["treebank"] else []
         else:
             words = ["--checkpoint", f"model={model}", "--data", self.data, "--tokens", own["tokens"]]
             words += ["--conditions", "whole", "masked"]
         words = ["maelm", own["command"], *words, "--output", output]
-        return self.job(place, words, run, result=lambda log: measured(own, log, output, prepared), resumes=True)
+        return self.job(place, words, run, result=lambda log: measured(own, log, output), resumes=True)
 
     def fine_tuning(self, run: Pretraining, name: str, own: dict[str, Any]) -> Job:
         """Return a fine-tuning with its predictions, after which the fine-tuned model is deleted."""
