@@ -33,6 +33,8 @@ from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS, MASK_SYMBOL
 
 logger = logging.getLogger(__name__)
 
+_MOST_SHOWN = 20  # of the texts that tokenizers read differently
+
 # Lengths of the compared sequences, cut to the model's positions.
 LENGTHS = (2, 7, 512)
 # The largest difference due to rounding in double precision, relative to the largest output if that is above 1. It is
@@ -238,7 +240,9 @@ def open_model(folder: Path, target: Target, strict: bool = True) -> Any:
         model, report = open_pretrained(target.auto_class, folder, output_loading_info=True)
     if type(model).__name__ != target.class_name:
         raise ValueError(f"transformers opens {folder} as {type(model).__name__} and not as {target.class_name}")
-    unused = set() if target.kept is None else {FAMILIES[target.format].prefix + name for name in target.kept.weights}
+    unused: set[str] = set()
+    if target.kept is not None:
+        unused = {*(FAMILIES[target.format].prefix + name for name in target.kept.weights), *target.kept.heads}
     found = {kind: sorted(set(map(str, names)) - unused) for kind, names in report.items() if kind.endswith("keys")}
     wrong = {kind: names for kind, names in found.items() if names}
     if strict and wrong:
@@ -287,7 +291,8 @@ def compare_tokens(
     theirs: Callable[[str], list[int]],
     ours: Callable[[str], list[int]],
     order: Sequence[int],
-    added: Sequence[str] = (),
+    added: Sequence[str],
+    own: Sequence[str],
 ) -> None:
     """Compare two tokenizers: raise ValueError if ordinary text differs, and log a warning if hard texts differ.
 
@@ -299,6 +304,7 @@ def compare_tokens(
         ours: our tokenizer, which returns our ids.
         order: map from our ids to the source's ids.
         added: tokens that were added to the source's tokenizer; texts with them count as ordinary text.
+        own: texts made of the source's other tokens; they count as hard texts.
     """
 
     def in_their_ids(text: str) -> list[int]:
@@ -307,12 +313,12 @@ def compare_tokens(
     if wrong := differences(theirs, in_their_ids, [*ORDINARY_STRINGS, *added_token_strings(added)]):
         text, expected, found = wrong[0]
         raise ValueError(f"the tokenizer in {place} gives {expected} for {text!r}, and the checkpoint's gives {found}")
-    hard = [text for text in HARD_STRINGS if MASK_SYMBOL not in text]
+    hard = [text for text in (*HARD_STRINGS, *own) if MASK_SYMBOL not in text]
     other = differences(theirs, in_their_ids, hard)
     logger.info(
         "%d of %d hard texts get the same tokens as from the source's tokenizer", len(hard) - len(other), len(hard)
     )
-    for each in other:
+    for each in other[:_MOST_SHOWN]:
         logger.warning("%s gets different tokens from the source's tokenizer than from ours", ascii(each.text))
 
 

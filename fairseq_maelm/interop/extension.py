@@ -120,7 +120,7 @@ def _extended(source: LoadedCheckpoint, content: str, new: list[Run], folder: Pa
     (folder / TOKENIZER_FILE).write_text(extend_tokenizer(content, new, last + 1, last), encoding="utf-8")
     dictionary = _write_dictionary(folder, source.dictionary, [name_of(kind, parts) for parts in new])
     if source.origin is not None:
-        _extend_source(source.origin, new, dictionary).write(folder)
+        _extend_source(source.origin, new, dictionary).write(folder, source.model.max_positions())
     weights = dict(source.checkpoint.weights)
     groups = _old_parts(new, open_tokenizer_file(folder / TOKENIZER_FILE), kind)
     for name in _ROWS:
@@ -175,7 +175,7 @@ def _extend_source(kept: SourceFiles, new: list[Run], dictionary: Dictionary) ->
         settings |= json.loads(files.get(_SETTINGS, b"{}"))
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
         files[_SETTINGS] = json.dumps(settings, indent=2).encode()
-    return SourceFiles(order, dictionary_fingerprint(dictionary), files, kept.weights)
+    return replace(kept, order=order, vocabulary=dictionary_fingerprint(dictionary), files=files)
 
 
 def _tokens_per_word(old: TokenizerEncoder, new: TokenizerEncoder, words: Counter[str]) -> tuple[float, float]:

@@ -74,7 +74,7 @@ pretrain {data} --output {folder} --recipe tiny --replace | --replace would rena
 finetune {tagging} --checkpoint {pretrained} --output {new} --class-weights balanced | is for tables of texts and labels
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 import {pretrained} --output {new} --cased --vocabulary {data} | --cased is for folders, but .* omit the option
-import {hf} --output {new} --symbols letters | --symbols is for checkpoint files, but .* omit the option
+import {hf} --output {new} --vocabulary {data} | --vocabulary is for checkpoint files, but .* omit the option
 import {hf} --output {new} --positions 16 | --positions 16: .* so give a number from \d+ to 65536
 import {sentences} --output {new} | there is no config.json in \S*sentences
 import {folder}/nowhere --output {new} | there is no folder or checkpoint \S*nowhere

@@ -31,7 +31,12 @@ from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
 from fairseq_maelm.interop.export.model_card import CARD_OF_SOURCE, compared, model_card, training_section
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, markers, open_source_tokenizer
+from fairseq_maelm.interop.importing.huggingface_vocabulary import (
+    encode_of,
+    markers,
+    open_source_tokenizer,
+    texts_of_tokens,
+)
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.interop.source_files import FACTS_FILE, SOURCE_CARD
 from fairseq_maelm.interop.tokenizer_test_strings import SPECIAL_STRING, WHY_SPECIAL
@@ -167,7 +172,8 @@ def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> d
             (folder / name).write_bytes(target.kept.files[name])
         tokenizer, order = open_source_tokenizer(folder), target.kept.order.tolist()
         added = markers(tokenizer, [*order[: len(FAIRSEQ_SYMBOLS)], order[-1]])
-        compare_tokens(folder, encode_of(tokenizer), source.tokenizer.encode, order, added)
+        own = texts_of_tokens(tokenizer)
+        compare_tokens(folder, encode_of(tokenizer), source.tokenizer.encode, order, added, own)
         # The source's files are kept, so that its tokenizer cannot be told to read special tokens as text.
         return {SPECIAL_STRING.format(*map(tokenizer.id_to_token, order[: len(FAIRSEQ_SYMBOLS)])): WHY_SPECIAL}
     tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary)
