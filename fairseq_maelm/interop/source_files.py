@@ -184,7 +184,7 @@ def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | Non
     try:
         source = _source_of(load_file(path))
     except (SafetensorError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}): copy it from the folder of the import") from error
+        raise ValueError(f"{path} cannot be read ({error}): copy it from the folder of the import") from error
     return source if source.vocabulary == vocabulary else None
 
 

@@ -105,14 +105,14 @@ def open_folder(folder: Path, cased: bool = False, symbols: str | None = None) -
 
 
 def _computing(folder: Path, compute: Computation) -> Computation:
-    """Return the computation with errors of one line: a wrong config.json makes transformers fail in many ways."""
+    """Return the computation with errors of one line: transformers fails in many ways."""
 
     def checked(tokens: Tensor) -> dict[str, Tensor]:
         try:
             return compute(tokens)
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
-            raise refuse(folder, f"transformers cannot compute what its config.json describes ({reason})") from error
+            raise refuse(folder, f"transformers cannot compute its outputs ({reason})") from error
 
     return checked
 

@@ -186,7 +186,7 @@ def modern(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"layer_types": 5}, "layer_types is 5, not a list"),
         ({"rope_parameters": {"rope_theta": 3.0}}, "rope_parameters is .*, not an object for each kind of layer"),
         ({"rope_parameters": {"full_attention": {"rope_theta": [3.0]}}}, "its rotary bases are not numbers"),
-        ({"pad_token_id": True}, "Field 'pad_token_id' with value True|cannot compute what its config"),
+        ({"pad_token_id": True}, "Field 'pad_token_id' with value True|cannot compute its outputs"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0, not 1 or more"),
         ({"max_position_embeddings": 1}, "max_position_embeddings is 1, too few"),
         ({"model_type": ["maelm"]}, "model_type .* is not one of"),
@@ -332,6 +332,7 @@ def test_gpt2_pairs_of_fairseq_are_read(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_fairseq_without_its_dictionary_is_refused(tmp_path: Path) -> None:
     checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
+    (tmp_path / "source" / MODEL_FILE).unlink()
     with (tmp_path / "source" / "dict.txt").open("a") as file:
         file.write("another 1\n")
     refused(checkpoint, tmp_path, r"it has \d+ embeddings, but the dict.txt that was given has \d+ symbols")
@@ -414,7 +415,7 @@ def test_files_of_another_source_or_damaged_ones_are_not_used(imported_roberta: 
     assert found() is not None
     assert found(vocabulary=whole["vocabulary"] + 1) is None
     for change in ({"order": whole["order"] * 0}, {"file:../escape": whole["file:config.json"].clone()}):
-        with pytest.raises(ValueError, match=r"source_files.safetensors is damaged \(its content is not what"):
+        with pytest.raises(ValueError, match=r"source_files.safetensors cannot be read \(its content is not what"):
             found(**change)
 
 
