@@ -72,7 +72,8 @@ class MaelmTask(EncoderTask):
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
         rate = cfg.valid_mask_prob or cfg.mask_prob_end or cfg.mask_prob
-        self.validation_scheme = replace(self.scheme, mask_prob=rate)
+        # All predicted tokens are hidden, as in MAE-LM: a loss on tokens that BERT's masking shows would be lower.
+        self.validation_scheme = replace(self.scheme, mask_prob=rate, leave_unmasked_prob=0.0, random_token_prob=0.0)
         if cfg.general_data is None and (cfg.general_ratio or cfg.general_loss_bound is not None):
             raise ValueError("--general-ratio and --general-loss-bound need --general-data")
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
