@@ -18,13 +18,16 @@ from typing import Any, NoReturn
 
 from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
+from omegaconf import OmegaConf
 
+from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.fairseq_fixes.private import hours_before, recorded_updates
 from fairseq_maelm.fairseq_fixes.processes import broadcast_object
 from fairseq_maelm.fairseq_fixes.stopping import restore_patience, validations_without_improvement
 from fairseq_maelm.files.atomic import FolderLock, copy_file, remove_partial_files
+from fairseq_maelm.launch.last_update import has_ended, jump
 from fairseq_maelm.launch.recorded_inputs import record_inputs
-from fairseq_maelm.launch.save_folder import DEFAULT, Start, choose_start
+from fairseq_maelm.launch.save_folder import DEFAULT, Start, choose_start, read_without_weights
 from fairseq_maelm.launch.setup_files import read_setup_files, write_with_first_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -113,10 +116,29 @@ def _prepare(cfg: Any, trainer: Any) -> Start:
     start = choose_start(cfg, trainer.checkpoint_suffix, type(trainer.get_criterion()).__name__)
     continues = start.continues and not (cfg.reset_dataloader or cfg.reset_optimizer)
     path = Path(cfg.save_dir, DEFAULT) if start.file == DEFAULT else Path(start.file)
-    record_inputs(trainer, path.with_name(f"{path.stem}{trainer.checkpoint_suffix}.pt") if continues else None)
+    path = path.with_name(f"{path.stem}{trainer.checkpoint_suffix}.pt")
+    record_inputs(trainer, path if continues else None)
+    if continues and not cfg.reset_lr_scheduler:
+        _refuse_jump(trainer, path)
     if not cfg.no_save:
         write_with_first_checkpoint(read_setup_files(trainer.task, Path(cfg.save_dir)))
     return start
+
+
+def _refuse_jump(trainer: Any, path: Path) -> None:
+    """Raise a ValueError if a schedule would jump because the run has another last update than its checkpoint."""
+    state = read_without_weights(path)
+    before, updates = plain_sections(state, path), int(state["optimizer_history"][-1]["num_updates"])
+    if "optimization" in before and (change := jump(_sections(trainer), before, updates)):
+        raise ValueError(
+            f"the run in {path} cannot continue after {updates} updates: {change}. Give the old value, or start a new "
+            "run from this checkpoint by --finetune-from-model and another --save-dir"
+        )
+
+
+def _sections(trainer: Any) -> dict[str, Any]:
+    sections: Any = OmegaConf.to_container(trainer.cfg, resolve=True, enum_to_str=True)
+    return dict(sections)
 
 
 def _hold(folder: Path) -> None:
@@ -139,9 +161,8 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
     limit = _limit_reached(trainer, epoch_itr, updates)
     if limit:
         further = "to continue it, raise this option of fairseq-train; for a new run, name another folder"
-        schedule = trainer.cfg.lr_scheduler
-        if 0 < getattr(schedule, "total_num_update", 0) <= updates or getattr(schedule, "phase_ratio", None):
-            further = "its learning-rate schedule has ended; to train further, start a new run from its checkpoint"
+        if has_ended(_sections(trainer), updates):
+            further = "its schedule has ended; to train further, start a new run from its checkpoint"
         logger.info("this run is complete after %d updates (%s), so nothing is changed: %s", updates, limit, further)
         _restore_last(trainer, start)
         # fairseq checks this limit next, and the others only after another update.

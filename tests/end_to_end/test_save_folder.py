@@ -104,6 +104,22 @@ def test_all_updates_made(data, finished, tmp_path):
     assert_equal_end(folder, tmp_path / "whole")
 
 
+def test_a_schedule_that_has_ended(data, tmp_path):
+    def cosine(updates: int) -> list[Any]:
+        command = narrow(data, tmp_path, updates=updates)
+        at = command.index("--total-num-update")
+        return [*command[:at], *command[at + 2 :], "--lr-scheduler", "cosine", "--warmup-updates", 0]
+
+    run(cosine(4))
+    before = contents(tmp_path)
+    [line] = logged(run(cosine(4)), "this run is complete after 4 updates")
+    assert "its schedule has ended; to train further, start a new run from its checkpoint" in line
+    [line] = refusals(run(cosine(8), check=False))
+    told = "with max-update 8 instead of 4, its learning rate would jump from 0.000146447 to 0.000691342. Give the old"
+    assert f"cannot continue after 4 updates: {told} value, or start a new run" in line
+    assert contents(tmp_path) == before
+
+
 def test_stopped_by_patience(data, tmp_path):
     """At learning rate 0 nothing improves after the first validation; the run is interrupted after the second."""
     still = ["--lr", "0", "--patience", 2, "--validate-interval-updates", 2]
