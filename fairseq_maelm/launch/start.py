@@ -26,8 +26,10 @@ from fairseq_maelm.fairseq_fixes.processes import broadcast_object
 from fairseq_maelm.fairseq_fixes.stopping import restore_patience, validations_without_improvement
 from fairseq_maelm.files.atomic import FolderLock, copy_file, remove_partial_files
 from fairseq_maelm.launch.last_update import has_ended, jump
+from fairseq_maelm.launch.machine import apart, processes_of_torchrun
 from fairseq_maelm.launch.recorded_inputs import record_inputs
 from fairseq_maelm.launch.save_folder import DEFAULT, Start, choose_start, read_without_weights
+from fairseq_maelm.launch.screen import is_first_rank
 from fairseq_maelm.launch.setup_files import read_setup_files, write_with_first_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ def begin_or_resume(cfg: Any, trainer: Any, load: Callable[[Any], tuple[Any, Any
     Returns:
         what fairseq's function returns: the state beyond weights and optimizer, or None; and the batches.
     """
+    _check_machine(trainer)
     start = _decided_by_first_rank(trainer, functools.partial(_prepare, cfg, trainer))
     told = copy.deepcopy(cfg)
     told.restore_file = start.file
@@ -71,6 +74,15 @@ def begin_or_resume(cfg: Any, trainer: Any, load: Callable[[Any], tuple[Any, Any
     except ValueError as error:
         refuse(error)
     return extra_state, epoch_itr
+
+
+def _check_machine(trainer: Any) -> None:
+    """Exit if torchrun has started several runs in one folder, or fairseq's --fp16 does not work without a GPU."""
+    if distributed_utils.get_global_world_size() < processes_of_torchrun():
+        refuse(apart(trainer.cuda), is_first_rank())
+    common = trainer.cfg.common
+    if common.fp16 and not (trainer.cuda or common.fp16_no_flatten_grads):
+        refuse("--fp16 needs a GPU: omit it, or give --precision bf16 instead")
 
 
 def lasting(name: str) -> str:
@@ -104,9 +116,10 @@ def _decided_by_first_rank(trainer: Any, decide: Callable[[], Start]) -> Start:
     return start
 
 
-def refuse(reason: Any) -> NoReturn:
-    """Exit with a reason, which the first rank prints."""
-    raise SystemExit(f"fairseq-train: error: {reason}" if distributed_utils.get_global_rank() == 0 else 1)
+def refuse(reason: Any, prints: bool = True) -> NoReturn:
+    """Exit with a reason, which the first rank prints, unless it is told not to."""
+    shown = prints and distributed_utils.get_global_rank() == 0
+    raise SystemExit(f"fairseq-train: error: {reason}" if shown else 1)
 
 
 def _prepare(cfg: Any, trainer: Any) -> Start:

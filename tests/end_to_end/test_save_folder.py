@@ -59,6 +59,16 @@ def test_a_second_run_is_told_who_has_the_folder(data, tmp_path):
     assert not leftover.exists() and not (folder / LOCK_FILE).exists()
 
 
+def test_processes_of_torchrun_on_a_cpu_are_not_ranks_of_one_run(data, tmp_path, monkeypatch):
+    for name, value in {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    [line] = refusals(run(narrow(data, tmp_path), check=False))
+    assert "torchrun started 2 processes, but a run on a CPU has one: omit torchrun" in line
+    monkeypatch.setenv("RANK", "1")
+    assert "fairseq-train: error" not in run(narrow(data, tmp_path), check=False), "once is enough"
+    assert contents(tmp_path) == {}
+
+
 def test_a_failing_run_frees_the_folder(data, tmp_path):
     output = run(narrow(data, tmp_path, "--lr", "1e30"), check=False)
     assert "FloatingPointError" in output
