@@ -4,7 +4,7 @@ If a run resumes with another last update, such a schedule jumps to a value that
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
@@ -40,10 +40,13 @@ class _Rate(FairseqOptimizer):
 def ends_of(sections: Sections) -> dict[str, float]:
     """Return --max-update, and the options of the learning-rate schedule that are equal to it by default."""
     section = sections.get("lr_scheduler") or {}
-    declared = LR_SCHEDULER_DATACLASS_REGISTRY.get(section.get("_name"))
-    names = [each.name for each in fields(declared) if each.default == II(f"optimization.{_LAST}")] if declared else []
-    ends = {_LAST: sections["optimization"].get(_LAST), **{name: section.get(name) for name in names}}
+    ends = {_LAST: sections["optimization"].get(_LAST), **{name: section.get(name) for name in _end_options(section)}}
     return {name: float(end or 0) for name, end in ends.items()}
+
+
+def _end_options(section: Mapping[str, Any]) -> list[str]:
+    declared = LR_SCHEDULER_DATACLASS_REGISTRY.get(section.get("_name"))
+    return [each.name for each in fields(declared) if each.default == II(f"optimization.{_LAST}")] if declared else []
 
 
 def jump(sections: Sections, before: Sections, updates: int) -> str | None:
@@ -95,27 +98,21 @@ def _differences(
 
 def _values(sections: Sections, ends: Mapping[str, float], updates: Iterable[int]) -> list[tuple[float, float, float]]:
     """Return the values of _NAMES for the update that follows each number of updates."""
-    task, last = sections.get("task", {}), int(ends[_LAST])
+    task, last = sections.get("task") or {}, int(ends[_LAST])
     rate = task.get("mask_prob") or 0.0
     masking = Schedule(rate, task.get("mask_prob_end") or rate, task.get("half_length_until") or 0.0)
-    learning_rate = _learning_rate(sections.get("lr_scheduler") or {}, ends)
-    return [
-        (
-            learning_rate(made),
-            masking.mask_prob_at(made, last) if last else rate,
-            0.5 if masking.is_short_at(made, last) else 1.0,
-        )
-        for made in updates
-    ]
+    rates = [masking.mask_prob_at(made, last) if last else rate for made in updates]
+    shares = [0.5 if masking.is_short_at(made, last) else 1.0 for made in updates]
+    return list(zip(_learning_rates(sections.get("lr_scheduler") or {}, ends, updates), rates, shares, strict=True))
 
 
-def _learning_rate(section: Mapping[str, Any], ends: Mapping[str, float]) -> Callable[[int], float]:
-    """Return a function from a number of updates to the next learning rate; constant for schedules without an end."""
-    own = {name: end for name, end in ends.items() if name in section}
+def _learning_rates(section: Mapping[str, Any], ends: Mapping[str, float], updates: Iterable[int]) -> list[float]:
+    """Return the rates after each number of updates; zeros for schedules without an end."""
+    own = {name: ends[name] for name in _end_options(section)}
     if not own:
-        return lambda made: 0.0
+        return [0.0 for _ in updates]
     try:
         schedule = LR_SCHEDULER_REGISTRY[section["_name"]](SimpleNamespace(**{**section, **own}), _Rate())
-    except (ArithmeticError, AssertionError):  # too few updates for its phases: equal to no other schedule
-        return lambda made: math.nan
-    return lambda made: float(schedule.step_update(made))
+        return [float(schedule.step_update(made)) for made in updates]
+    except (ArithmeticError, AssertionError, ValueError):  # too few updates for its phases: like no other schedule
+        return [math.nan for _ in updates]

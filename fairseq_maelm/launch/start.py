@@ -150,8 +150,12 @@ def _refuse_jump(trainer: Any, path: Path) -> None:
 
 
 def _sections(trainer: Any) -> dict[str, Any]:
-    sections: Any = OmegaConf.to_container(trainer.cfg, resolve=True, enum_to_str=True)
-    return dict(sections)
+    """Return what schedules depend on as plain data; old classes of fairseq have a Namespace as their section."""
+    sections = {name: getattr(trainer.cfg, name) for name in ("task", "lr_scheduler", "optimization")}
+    return {
+        name: OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else vars(section)
+        for name, section in sections.items()
+    }
 
 
 def _hold(folder: Path) -> None:

@@ -180,6 +180,7 @@ LAST_UPDATE = ["max-update 100 (now 200)"]
         (schedule("cosine", lr_period_updates=100), {}, 200, []),
         (schedule("tri_stage", **PHASES), {}, 200, LAST_UPDATE),
         (schedule("tri_stage", **PHASES), {}, 1, ["max-update 100 (now 1)"]),
+        (schedule("cosine", warmup_updates=50), {}, 50, ["max-update 100 (now 50)"]),
         (schedule("tri_stage_linear", warmup_steps=9, decay_steps=9), {}, 200, []),
         (schedule("polynomial_decay"), {}, 200, ["total-num-update 100 (now 200)", *LAST_UPDATE]),
     ],
