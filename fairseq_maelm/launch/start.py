@@ -62,6 +62,9 @@ def begin_or_resume(cfg: Any, trainer: Any, load: Callable[[Any], tuple[Any, Any
     told.restore_file = start.file
     if start.file not in (DEFAULT, cfg.restore_file):
         told.finetune_from_model = None
+    # A head of the same size may have had other labels; --restore-file and --continue-once take it over.
+    begins_anew = start.begins and told.finetune_from_model and not getattr(told, "continue_once", None)
+    trainer.get_model().takes_heads = not begins_anew
     extra_state, epoch_itr = load(told)
     if extra_state is not None and not start.begins and not cfg.reset_meters:
         _restore_lasting_meters(extra_state)
