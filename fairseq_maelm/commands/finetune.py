@@ -7,7 +7,7 @@ from typing import Any
 from fairseq_maelm.checkpoints.locate import add_checkpoint
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.finetuning.doubtful_results import warn_about_training
+from fairseq_maelm.finetuning.doubtful_results import report_on_training
 from fairseq_maelm.finetuning.kinds import kinds
 from fairseq_maelm.launch.machine import add_machine_arguments, count_gpus, machine_of
 from fairseq_maelm.launch.recipes import SEARCHED, FineTuningRecipe, read_recipe, recipe_names, recipe_type
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)), FineTuningRecipe)
     start_training(run_words(args, recipe, machine), args, f"fine-tuning on {args.task}", RUN_OWNED)
     if is_first_rank() and not args.dry_run:
-        warn_about_training(args.output, args.task)
+        report_on_training(args.output, args.task)
     end_training(args, ["predict", "FILE", "--checkpoint", args.output])
 
 
