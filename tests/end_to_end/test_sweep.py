@@ -22,7 +22,7 @@ from fairseq_maelm.sweep.report import write_report
 
 # 40 examples in batches of 16.
 EPOCHS, UPDATES = 8, 3
-OPTIONS = {"task": "maelm_sentences", "criterion": "maelm_sentences", "tokens-per-sample": 512}
+OPTIONS = {"task": "maelm_sentences", "criterion": "maelm_sentences", "tokens-per-sample": 512, "head-start": "frozen"}
 
 
 @pytest.fixture(scope="module")
