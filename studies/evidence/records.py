@@ -11,8 +11,8 @@ import study
 from plan import Pretraining, folder_name
 
 from fairseq_maelm.files.atomic import parse_json, read_json, write_bytes
-from fairseq_maelm.sweep.jobs import is_finished
 from fairseq_maelm.sweep.log import training_seconds
+from fairseq_maelm.sweep.programs import is_finished
 
 PRETRAINING = "pretraining"
 
