@@ -1,6 +1,7 @@
 """The command ``maelm finetune``."""
 
 import argparse
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from fairseq_maelm.launch.recipes import SEARCHED, FineTuningRecipe, read_recipe
 from fairseq_maelm.launch.screen import is_first_rank
 from fairseq_maelm.launch.training import add_run_arguments, after_interrupt, end_training, start_training
 from fairseq_maelm.options import add_output, existing_path, number
+
+logger = logging.getLogger(__name__)
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
@@ -88,10 +91,26 @@ def run(args: argparse.Namespace) -> None:
 
     machine = machine_of(count_gpus(args.gpus, 1, args.dry_run), args.precision)
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)), FineTuningRecipe)
-    start_training(run_words(args, recipe, machine), args, f"fine-tuning on {args.task}", RUN_OWNED)
+    words = run_words(args, recipe, machine)
+    if is_first_rank():
+        _say_what_it_exports_to(args, words)
+    start_training(words, args, f"fine-tuning on {args.task}", RUN_OWNED)
     if is_first_rank() and not args.dry_run:
         report_on_training(args.output, args.task)
     end_training(args, ["predict", "FILE", "--checkpoint", args.output])
+
+
+def _say_what_it_exports_to(args: argparse.Namespace, words: list[str]) -> None:
+    """Log what `maelm export` can make of the run, before hours are spent on it."""
+    from fairseq_maelm.interop.export.target import target_after_training  # imports torch and fairseq
+    from fairseq_maelm.launch.command_line import configuration_of
+
+    try:
+        target = target_after_training(args.checkpoint, configuration_of(words[1:]).task, args.task, args.output)
+        if target is not None:
+            logger.info("`maelm export` will write %s", target.description)
+    except ValueError as error:
+        logger.warning("after this fine-tuning, %s", error)
 
 
 def default_recipe(folder: Path) -> str:

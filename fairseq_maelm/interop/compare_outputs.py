@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.files.optional_imports import import_transformers
 from fairseq_maelm.interop.double_precision import DoublePrecision
+from fairseq_maelm.interop.export.sentence_modules import open_modules
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.export.tokenizer import check_strings, has_ties
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
@@ -190,13 +191,15 @@ def differences(
 
 def verify_model(source: LoadedCheckpoint, target: Target, folder: Path) -> list[Agreement]:
     """Compare a checkpoint with its exported folder, which is opened as the target's class and as a bare encoder."""
-    model, view, architecture = source.model, source.checkpoint.view, target.architecture
+    model, view, architecture = source.model, source.checkpoint.view, target.scored
     order = torch.arange(len(source.dictionary)) if target.kept is None else target.kept.order
-    whole = open_model(folder, target)
-    encoder = whole
-    if architecture != "encoder":
+    encoder = whole = open_model(folder, target)
+    if target.modules:
+        with _quiet(import_transformers()):
+            whole = open_modules(folder)
+    elif architecture != "encoder":
         encoder = open_model(folder, Target(target.format, "encoder"), strict=False)
-    for each in (whole, encoder):
+    for each in (whole[0].auto_model if target.modules else whole, encoder):
         move_type_0_to_positions(each, model)
     return agreements(
         lambda tokens: checkpoint_outputs(model, view, architecture, target.head, tokens),
@@ -221,6 +224,8 @@ def transformers_outputs(
     if architecture == "masked-lm" and type(whole).__name__ in _LM_HEADS:
         scores = _LM_HEADS[type(whole).__name__](whole, states[masked])[:, order]
         return {STATES: states, scores_of(architecture): scores}
+    if isinstance(whole, nn.Sequential):  # sentence-transformers
+        return {STATES: states, scores_of(architecture): whole(inputs)["sentence_embedding"]}
     output = whole(**inputs)
     if architecture == "question-answering":
         scores = torch.stack([output.start_logits, output.end_logits], dim=-1)

@@ -74,7 +74,7 @@ def _label_settings(target: Target) -> dict[str, Any]:
     if target.labels is None:
         return {}
     names = dict(enumerate(target.labels))
-    regresses = target.architecture == "sequence-classification" and len(names) == 1
+    regresses = target.scored == "sequence-classification" and len(names) == 1
     problem = "regression" if regresses else "multi_label_classification" if target.multi_label else None
     return {
         "id2label": {str(number): label for number, label in names.items()},

@@ -44,6 +44,13 @@ _USE = {
         "start, end = (logits[0].argmax() for logits in model(**batch).to_tuple()[:2])",
     ),
 }
+# The same for modules of sentence-transformers, by the form of the scores.
+_USE_OF_MODULES = {
+    "classes": ["for row in scores.softmax(dim=-1):", "    print(labels[int(row.argmax())], float(row.max()))"],
+    "sets": ["for row in scores.sigmoid():", "    print([labels[int(i)] for i in (row >= 0.5).nonzero()])"],
+    "numbers": ["print(scores[:, 0].tolist())"],
+}
+_MODULES = " Its modules for sentence-transformers are the fine-tuned head: the embedding of a text is its scores."
 _MULTI_LABEL = "labels = [model.config.id2label[int(i)] for i in (model(**batch).logits[0] >= 0).nonzero()]"
 # The options in the table of hyper-parameters, by section of the checkpoint's configuration.
 HYPER_PARAMETERS = {
@@ -87,7 +94,9 @@ def model_card(
     notes = ["`truncation=True` truncates inputs to the model's number of positions."]
     if target.format == OUR_FORMAT:
         notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
-    if (target.format, target.architecture) == ("mpnet", "encoder"):
+    if target.modules:
+        notes = ["Longer inputs are truncated to the model's number of positions. A pair of texts is a tuple of two."]
+    elif (target.format, target.architecture) == ("mpnet", "encoder"):
         notes.append("The model has no trained pooler: use `last_hidden_state`, not `pooler_output`.")
     kept = source.origin
     origin = {} if kept is None else kept.facts
@@ -96,12 +105,14 @@ def model_card(
         training = f"{training}\n\n### Source\n\n{_source_section(kept, origin)}"
     base_model = f"base_model: {json.dumps(origin['source'])}\n" if origin else ""
     values = {
-        "pipeline": _USE[target.architecture][0],
+        "library": "sentence-transformers" if target.modules else "transformers",
+        "pipeline": _USE[target.scored][0],
         "license": license or "unknown",
         "base_model": base_model,
         "name": name,
         "summary": _summary(source),
         "class_name": target.class_name,
+        "modules": _MODULES * target.modules,
         "usage": _usage(source, target, name),
         "notes": " ".join(notes),
         "training": training,
@@ -178,10 +189,12 @@ def _source_section(kept: SourceFiles, facts: Mapping[str, Any]) -> str:
 
 def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
     """Return a Python example that opens the folder and runs the model."""
+    remote = ", trust_remote_code=True" if target.format == OUR_FORMAT else ""
+    if target.modules:
+        return _usage_of_modules(target, name, remote)
     _, text, result = _USE[target.architecture]
     result = _MULTI_LABEL if target.multi_label else result
     text = text.format(mask=source.mask_text)
-    remote = ", trust_remote_code=True" if target.format == OUR_FORMAT else ""
     lines = [
         f"from transformers import {target.auto_class}, AutoTokenizer",
         f'tokenizer = AutoTokenizer.from_pretrained("{name}"{remote})',
@@ -197,6 +210,17 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
             f'embeddings = SentenceTransformer("{name}").encode(["A sentence."])',
         ]
     return "\n".join(lines)
+
+
+def _usage_of_modules(target: Target, name: str, remote: str) -> str:
+    scores = "numbers" if len(target.labels or ()) == 1 else "sets" if target.multi_label else "classes"
+    lines = [
+        "from sentence_transformers import SentenceTransformer",
+        f'model = SentenceTransformer("{name}"{remote})',
+        "labels = model[0].auto_model.config.id2label",
+        'scores = model.encode(["A sentence.", "And one more."], convert_to_tensor=True)',
+    ]
+    return "\n".join([*lines, *_USE_OF_MODULES[scores]])
 
 
 def _training(source: LoadedCheckpoint) -> dict[str, Any]:
