@@ -69,7 +69,7 @@ def test_a_folder_opens_as_every_class(tmp_path: Path) -> None:
     assert "newly initialized" in ran.stderr or "MISSING" in ran.stderr
 
 
-# What the configurations of text-embeddings-inference (1.9.3) and candle (0.11) require, as their code says; neither has
+# What the configurations of text-embeddings-inference (1.9.3) and candle (0.11) require by their code; neither has
 # an ELECTRA, and candle has no MPNet.
 _COMMON = """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings
  initializer_range layer_norm_eps pad_token_id"""
