@@ -88,6 +88,7 @@ def run(args: argparse.Namespace) -> None:
         ValueError: the task, the checkpoint and the recipe do not fit together.
     """
     from fairseq_maelm.launch.finetuning import RUN_OWNED, run_words  # imports torch and fairseq
+    from fairseq_maelm.launch.save_folder import link_equal_checkpoints
 
     machine = machine_of(count_gpus(args.gpus, 1, args.dry_run), args.precision)
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)), FineTuningRecipe)
@@ -96,6 +97,7 @@ def run(args: argparse.Namespace) -> None:
         _say_what_it_exports_to(args, words)
     start_training(words, args, f"fine-tuning on {args.task}", RUN_OWNED)
     if is_first_rank() and not args.dry_run:
+        link_equal_checkpoints(args.output)
         report_on_training(args.output, args.task)
     end_training(args, ["predict", "FILE", "--checkpoint", args.output])
 

@@ -85,6 +85,7 @@ def test_classification(topics, pretrained, tmp_path):
     accuracies = losses(output, "valid", "accuracy")
     assert len(accuracies) == 1, "too few rows to choose among epochs: the last one is validated and kept"
     assert max(accuracies) > 60, "four equally frequent classes, decided by the sentence's words"
+    assert (tmp_path / "checkpoint_last.pt").samefile(tmp_path / "checkpoint_best.pt"), "equal, stored once"
 
     validation = run(
         ["fairseq-validate", topics, "--path", tmp_path / "checkpoint_best.pt", "--task", "maelm_sentences"]
