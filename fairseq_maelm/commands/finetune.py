@@ -76,7 +76,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pooling", choices=("first", "mean"),
         help="what the head of a table reads: the state of the first token, or the mean of all states (default: mean; "
-        "first in GLUE's recipes and in most formats of `maelm export`)",
+        "first in GLUE's recipes, and in transformers' classes other than ModernBERT's)",
     )  # fmt: skip
 
 
