@@ -327,15 +327,20 @@ def compare_tokens(
         logger.warning("%s gets different tokens from the source's tokenizer than from ours", ascii(each.text))
 
 
-def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
+def verify_tokenizer(source: LoadedCheckpoint, folder: Path, words: bool = False) -> dict[str, str]:
     """Compare the folder's tokenizer, opened by transformers, with the checkpoint's; raise ValueError if they differ.
+
+    With ``words``, single words are compared, each as if it followed a space.
 
     Returns:
         the texts that may differ and do, text -> reason.
     """
     from fairseq_maelm.hf import open_pretrained
 
-    expected, tokenizer = source.tokenizer.encode, open_pretrained("AutoTokenizer", folder)
+    ours, tokenizer = source.tokenizer, open_pretrained("AutoTokenizer", folder)
+
+    def expected(text: str) -> list[int]:
+        return ours.encode(ours.encoder.word_prefix + text if words and text[:1] not in ("", " ") else text)
 
     def found(text: str) -> list[int]:
         # verbose=False: a warning about texts that are longer than the model's positions is not needed.
@@ -350,6 +355,9 @@ def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
     if source.tokenizer_file.suffix != ".json":
         added += user_defined_symbols(read_model(source.tokenizer_file))
     texts = list(filter(comparable, [*check_strings(source.dictionary, special), *added_token_strings(added)]))
+    if words:
+        # An added token cannot be told to follow a space.
+        texts = [word for text in texts for word in text.split() if not any(token in word for token in added)]
     wrong = differences(expected, found, texts, has_ties(source.tokenizer_file))
     if wrong:
         raise ValueError(

@@ -177,11 +177,13 @@ def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> d
         compare_tokens(folder, encode_of(tokenizer), source.tokenizer.encode, order, added, own)
         # The source's files are kept, so that its tokenizer cannot be told to read special tokens as text.
         return {SPECIAL_STRING.format(*map(tokenizer.id_to_token, order[: len(FAIRSEQ_SYMBOLS)])): WHY_SPECIAL}
-    tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary)
+    # Our taggers read each word as if it followed a space; the source's own read text as its tokenizer does.
+    words = target.architecture == "token-classification" and not source.imported_head
+    tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary, words)
     split = target.architecture != "masked-lm"
     for name, text in tokenizer_files(tokenizer, source.model.max_positions(), split).items():
         (folder / name).write_text(text, encoding="utf-8")
-    return verify_tokenizer(source, folder)
+    return verify_tokenizer(source, folder, words)
 
 
 def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: torch.dtype = torch.float32) -> None:

@@ -319,7 +319,7 @@ def without_a_bias(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def always_a_space(files: dict[str, str]) -> dict[str, str]:
     content = json.loads(files["tokenizer.json"])
-    content["pre_tokenizer"]["prepend_scheme"] = "always"
+    content["pre_tokenizer"]["pretokenizers"].pop()
     return {**files, "tokenizer.json": json.dumps(content)}
 
 
