@@ -46,11 +46,13 @@ def run(args: argparse.Namespace) -> None:
 
     done = extend(args.base, args.text, args.pieces, args.output, args.json_field, args.words)
     what, steps = "held-out words" if done.held_out else "the text's words", len(done.new) - done.used
+    unknown = f" ({done.letters:,} for letters that were unknown)" if done.letters else ""
+    fused = "; several unknown letters together were one token" if done.letters else ""
     example = f", such as {' '.join(done.words[:8])}" if done.words else ""
     sys.stdout.write(
-        f"new tokens: {done.used:,} in the text, and {steps:,} on the way to longer ones\n"
+        f"new tokens: {done.used:,} in use{unknown}, {steps:,} on the way to longer ones\n"
         f"words that are now one token: {len(done.words):,}{example}\n"
-        f"tokens per word: {done.before:.3f} before, {done.after:.3f} after ({what})\n"
+        f"tokens per word: {done.before:.3f} before, {done.after:.3f} after ({what}{fused})\n"
         "losses per token, as training shows them, cannot be compared with those of the old vocabulary\n"
         f"next: maelm prepare corpus {' '.join(quote(str(path)) for path in args.text)} --vocabulary "
         f"{quote(str(args.output))} --output DATA, and maelm pretrain DATA --checkpoint {quote(str(args.output))}\n"

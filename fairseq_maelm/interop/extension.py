@@ -56,8 +56,9 @@ class Extended:
 
     folder: Path
     new: list[str]  # the tokens, in the order of their ids
-    used: int  # how many of them stand in the text; the others are steps towards longer ones
-    words: list[str]  # words of the text that are now one token, those that save most first
+    used: int  # how many of them the text or the list has; the others are steps towards longer ones
+    words: list[str]  # the words of the text that are one new token, those that save most first
+    letters: int  # how many of the tokens are letters, or words of a WordPiece, that were unknown
     before: float  # tokens per word of the held-out text
     after: float
     held_out: bool  # whether the text was held out from the search
@@ -104,8 +105,10 @@ def extend(
         encoder = TokenizerEncoder(folder / TOKENIZER_FILE, _symbols(ours))
         _warn_of_cut_words(listed, encoder)
         before, after = _tokens_per_word(old, encoder, counts.held_out or counts.words)
-        used = _used(old, encoder, counts.words + counts.held_out)
-        done = Extended(output, [piece.name for piece in new], *used, before, after, bool(counts.held_out))
+        used = _used(old, encoder, {**dict.fromkeys(listed, 0), **(counts.words + counts.held_out)})
+        names = [piece.name for piece in new]
+        letters = sum(name in cutter.letters for name in names)
+        done = Extended(output, names, *used, letters, before, after, bool(counts.held_out))
         _write(ours, folder, done, checkpoint, text)
     return done
 
@@ -153,16 +156,18 @@ def _warn_of_cut_words(listed: list[str], encoder: TokenizerEncoder) -> None:
         )
 
 
-def _used(old: TokenizerEncoder, new: TokenizerEncoder, words: Counter[str]) -> tuple[int, list[str]]:
-    """Return how many new tokens stand in words, and the words that are now one token, those that save most first."""
+def _used(old: TokenizerEncoder, new: TokenizerEncoder, words: dict[str, int]) -> tuple[int, list[str]]:
+    """Return how many new tokens words have, and those that are one, each as most often written, best savings first."""
     used: set[int] = set()
-    saved = {}
-    for word, number in words.items():
+    saved: Counter[int] = Counter()
+    written: dict[int, str] = {}
+    for word, number in sorted(words.items(), key=lambda item: -item[1]):
         tokens = new.encode([f" {word}"])[0][:-1].tolist()
         used.update(token for token in tokens if token >= old.dictionary_size)
-        if len(tokens) == 1 and tokens[0] >= old.dictionary_size:
-            saved[word] = number * len(old.encode([f" {word}"])[0])
-    return len(used), sorted(saved, key=lambda word: -saved[word])
+        if len(tokens) == 1 and tokens[0] in used and number:
+            saved[tokens[0]] += number * len(old.encode([f" {word}"])[0])
+            written.setdefault(tokens[0], word)
+    return len(used), [written[token] for token, _ in saved.most_common()]
 
 
 def _extended(source: LoadedCheckpoint, content: str, new: list[NewPiece], folder: Path) -> LoadedCheckpoint:
