@@ -319,7 +319,7 @@ def test_from_import_to_export(tmp_path: Path, make: Callable[[Path], Path]) -> 
     write_corpus(tmp_path / "text.txt", documents=30)
     text = domain_text(tmp_path / "domain.txt")
     said = run(["maelm", "extend", tmp_path / "base", "--text", text, "--pieces", 20, "--output", tmp_path / "more"])
-    assert "tokens per word: " in said and "new tokens: " in said and "of 20" in said
+    assert "tokens per word: " in said and "new tokens: " in said and "cannot be compared" in said
     run(["maelm", "prepare", "corpus", tmp_path / "text.txt", text, "--vocabulary", tmp_path / "more", "--output"]
         + [tmp_path / "data", "--valid-fraction", 0.2, "--workers", 1])  # fmt: skip
     pretrain = ["maelm", "pretrain", tmp_path / "data", "--checkpoint", tmp_path / "more", "--gpus", 0]
