@@ -1,5 +1,6 @@
 """The hub interface: an object that applies a checkpoint to sentences."""
 
+import copy
 import functools
 import itertools
 import logging
@@ -32,6 +33,8 @@ from fairseq_maelm.text.truncation import SEPARATORS, join_sentences
 logger = logging.getLogger(__name__)
 
 SENTENCE_HEAD = "sentence_classification_head"  # the name in fairseq's fine-tuning
+# Arguments of fairseq's from_pretrained that name a tokenizer, as users of its RoBERTa write.
+_OF_TOKENIZERS = ("bpe", "sentencepiece_model", "gpt2_encoder_json", "gpt2_vocab_bpe", "tokenizer")
 
 
 class MaelmHubInterface(nn.Module):
@@ -65,6 +68,13 @@ class MaelmHubInterface(nn.Module):
     def limits(self) -> TextLimits:
         """The number of tokens and texts of an example, as in training."""
         return read_limits(self.config, self.model.max_positions())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MaelmHubInterface":
+        """Copy everything but the task, which fairseq cannot copy: its ``StatefulContainer`` then calls itself."""
+        memo[id(self.task)] = self.task
+        memo[id(self)] = copied = type(self).__new__(type(self))
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     @property
     def bpe(self) -> TextTokenizer:
@@ -311,13 +321,16 @@ def load(
         data_folder: folder of a prepared corpus or task, to use its vocabulary instead of the copy that training put
             next to the checkpoint; a path that starts with "." is relative to ``folder``.
         **overrides: options of the checkpoint to change, such as ``dropout``. Without ``precision``, the model computes
-            in single precision, regardless of the precision in training.
+            in single precision, regardless of the precision in training. fairseq's options for a tokenizer, such as
+            ``bpe``, have no effect: the vocabulary's folder holds the tokenizer.
 
     Raises:
         FileNotFoundError: the checkpoint, the dictionary or the sentencepiece model is missing.
         ValueError: the checkpoint does not fit the data, is damaged, or has content that training does not write; see
             ``fairseq_maelm.checkpoints.reader``.
     """
+    if given := [name for name in _OF_TOKENIZERS if overrides.pop(name, None) is not None]:
+        logger.info("%s: not used, because the tokenizer in the vocabulary's folder reads texts", ", ".join(given))
     if checkpoint_file is None:
         folder, checkpoint_file = os.path.split(find_checkpoint(Path(folder)))
     path = os.path.join(folder, checkpoint_file)

@@ -29,9 +29,9 @@ def write_entities(path: Path, sentences: int, seed: int) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
-def finetuning(task: Path, checkpoint: Path, save_dir: Path) -> list[object]:
+def finetuning(task: Path, checkpoint: Path, save_dir: Path, lr: float = 2e-3) -> list[object]:
     words = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0]
-    return [*words, "--lr", 2e-3, "--epochs", 3, "--batch-size", 16, "--"]
+    return [*words, "--lr", lr, "--epochs", 3, "--batch-size", 16, "--"]
 
 
 @pytest.mark.slow
@@ -58,6 +58,14 @@ def test_tagging(toy_data, pretrained, tmp_path, capsys):
     assert "Loaded checkpoint" in resumed and "loading pretrained model" not in resumed
     assert_equal_end(tmp_path / "parts", tmp_path / "whole")
     assert losses(resumed, "valid", "f1")[-1] == f1[-1]
+
+    # Another run's head may have had other labels. A learning rate of zero leaves what was loaded.
+    again = run(finetuning(task, tmp_path / "whole" / "checkpoint_last.pt", tmp_path / "again", lr=0.0))
+    assert "head 'tagging_head' of the checkpoint (7 outputs) is dropped: the model has a new one" in again
+    old, new = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("whole", "again"))
+    assert {name for name in old if not torch.equal(old[name], new[name])} == {
+        f"classification_heads.tagging_head.out_proj.{kind}" for kind in ("weight", "bias")
+    }
 
     best = tmp_path / "whole" / "checkpoint_best.pt"
     validation = ["fairseq-validate", task, "--path", best, "--task", "maelm_tagging", "--criterion", "maelm_tagging"]

@@ -15,12 +15,14 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 from torch import Tensor
 
+from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names
+from fairseq_maelm.finetuning.doubtful_results import START
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_targets
 from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
 from fairseq_maelm.finetuning.sentences.mixture import mix_with_start
@@ -62,7 +64,7 @@ class SentencesTaskConfig(EncoderTaskConfig):
     head_start: ChoiceEnum(["random", "frozen"]) = option(  # type: ignore[valid-type]
         "random",
         help="first weights of the head: random, or those that predict the training labels best while the encoder is "
-        "frozen (logistic regression on --finetune-from-model's states; for numbers, ridge regression)",
+        "frozen (logistic regression on its states; for numbers, ridge regression)",
     )
     mix_start: bool = option(
         False,
@@ -90,8 +92,12 @@ class SentencesTask(EncoderTask):
         super().__init__(cfg, dictionary, cfg.tokens_per_sample or 0)
         self.label_dictionary = label_dictionary
         self.label_separator: str | None = getattr(cfg, "label_separator", None)
+        # A model whose head is to start from frozen states.
+        self._new_model: Any = None
         # The weights before the first update, if the final ones may be mixed with them.
         self._start: dict[str, Tensor] = {}
+        # The criterion's weights of the classes.
+        self._class_weights: list[float] | None = None
 
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SentencesTask":
@@ -118,15 +124,26 @@ class SentencesTask(EncoderTask):
         self.longest = self.longest or model.max_positions()
         classes = 1 if self.label_dictionary is None else len(class_names(self.label_dictionary))
         model.register_classification_head(HEAD, classes, pooling=str(getattr(self.cfg, "pooling", "first")))
+        if from_checkpoint:
+            return model
+        frozen = str(getattr(self.cfg, "head_start", "random")) == "frozen"
         mixes = bool(getattr(self.cfg, "mix_start", False))
-        if str(getattr(self.cfg, "head_start", "random")) == "frozen" and not from_checkpoint:
-            # A resumed run has learned its head already.
-            if mixes or not (Path(self.cfg.save_dir) / LAST_CHECKPOINT).is_file():
-                self._start_from_frozen_states(model)
-                self._start = {name: each.detach().clone() for name, each in model.named_parameters() if mixes}
-        elif mixes and not from_checkpoint:
+        if mixes and not frozen:
             raise ValueError("--mix-start needs --head-start frozen")
+        # A resumed run has learned its head already.
+        if frozen and (mixes or not Path(self.cfg.save_dir, LAST_CHECKPOINT).is_file()):
+            self._new_model = model
         return model
+
+    def build_criterion(self, cfg: Any, *from_checkpoint: bool) -> Any:
+        """Build the criterion; then start the model's head, because the start takes the criterion's class weights."""
+        criterion = super().build_criterion(cfg, *from_checkpoint)
+        self._class_weights, model, self._new_model = criterion.class_weights, self._new_model, None
+        if model is not None:
+            self._start_from_frozen_states(model)
+            if self.cfg.mix_start:
+                self._start = {name: each.detach().clone() for name, each in model.named_parameters()}
+        return criterion
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
         """Mix the weights of --mix-start, after the last update; called on all ranks."""
@@ -137,19 +154,28 @@ class SentencesTask(EncoderTask):
         held_out = self.dataset(trainer.cfg.dataset.valid_subset.split(",")[0])
         # Without labels, the criterion refuses to validate.
         if held_out.targets is not None:
-            mix_with_start(trainer.get_model(), self._start, HEAD, held_out)
+            mix_with_start(trainer.get_model(), self._start, HEAD, held_out, self._class_weights)
         self._start = {}
 
     def _start_from_frozen_states(self, model: Any) -> None:
-        if not self.cfg.finetune_from_model:
-            raise ValueError("--head-start frozen needs the encoder of --finetune-from-model")
-        # fairseq loads them again when training begins.
-        model.load_state_dict(dict(read_checkpoint(Path(self.cfg.finetune_from_model)).weights), strict=True)
+        if self.cfg.finetune_from_model:
+            # fairseq loads it again when training begins, and then says what of the checkpoint is dropped.
+            weights = read_checkpoint(Path(self.cfg.finetune_from_model)).weights
+            encoder = {name: each for name, each in weights.items() if name.startswith(("encoder.", SETTINGS))}
+            model.load_state_dict(encoder, strict=True)
+        else:
+            logger.info("without --finetune-from-model, the frozen encoder has random weights")
         dataset = self.open_split(self.cfg.train_subset, training=False)
         if dataset.targets is None:
             raise ValueError(f"--head-start frozen needs the labels of {self.cfg.train_subset}: prepare it with labels")
+        if self.label_dictionary is None and len(dataset) < 2:
+            raise ValueError(
+                f"{self.cfg.data} has 1 row to learn numbers from: prepare it with at least 2 for training"
+            )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        fit_head(model, model.classification_heads[HEAD], dataset, dataset.targets, device)
+        head = model.classification_heads[HEAD]
+        said = fit_head(model, head, dataset, dataset.targets, device, self._class_weights)
+        self.state.merge_state_dict({START: said})
 
     def open_split(self, split: str, training: bool, *unused: Any) -> SentencesDataset:
         """Open a split."""

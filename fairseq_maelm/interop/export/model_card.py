@@ -17,7 +17,7 @@ from fairseq_maelm.interop.export.formats import OUR_FORMAT
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SOURCE_CARD, SourceFiles
-from fairseq_maelm.models.labels import Numbers, Sets, Spans
+from fairseq_maelm.models.labels import Classes, Numbers, Sets, Spans
 
 CARD_OF_SOURCE = "README_of_source.md"
 
@@ -50,6 +50,13 @@ _RESULTS: dict[type, str] = {
     Sets: "labels = [model.config.id2label[int(i)] for i in (model(**batch).logits[0] >= 0).nonzero()]",
     Numbers: "value = float(model(**batch).logits)",
 }
+# The same for modules of sentence-transformers, by the kind of labels.
+_USE_OF_MODULES: dict[type, list[str]] = {
+    Classes: ["for row in scores.softmax(dim=-1):", "    print(labels[int(row.argmax())], float(row.max()))"],
+    Sets: ["for row in scores.sigmoid():", "    print([labels[int(i)] for i in (row >= 0.5).nonzero()])"],
+    Numbers: ["print(scores[:, 0].tolist())"],
+}
+_MODULES = " Its modules for sentence-transformers are the fine-tuned head: the embedding of a text is its scores."
 # The options in the table of hyper-parameters, by section of the checkpoint's configuration.
 HYPER_PARAMETERS = {
     "task": "tokens_per_sample half_length_until max_positions sample_break_mode mask_prob mask_prob_end "
@@ -96,12 +103,14 @@ def model_card(
         training = f"{training}\n\n### Source\n\n{_source_section(kept, origin)}"
     base_model = f"base_model: {json.dumps(origin['source'])}\n" if origin else ""
     values = {
-        "pipeline": _USE[target.architecture][0],
+        "library": "sentence-transformers" if target.modules else "transformers",
+        "pipeline": _USE[target.scored][0],
         "license": license or "unknown",
         "base_model": base_model,
         "name": name,
         "summary": _summary(source),
         "class_name": target.class_name,
+        "modules": _MODULES * target.modules,
         "usage": _usage(source, target, name),
         "notes": " ".join(_notes(source, target)),
         "training": training,
@@ -118,12 +127,18 @@ def _notes(source: LoadedCheckpoint, target: Target) -> list[str]:
     notes = ["`truncation=True` truncates inputs to the model's number of positions."]
     if target.head is not None and target.kept is None:
         notes = [
-            f"Training and `maelm predict` read at most {limits.tokens} tokens, to which `truncation=True` truncates "
-            "inputs (also in a pipeline)."
+            f"Training and `maelm predict` read at most {limits.tokens} tokens, to which "
+            + (
+                "longer inputs are truncated."
+                if target.modules
+                else "`truncation=True` truncates inputs (also in a pipeline)."
+            )
         ]
-    if limits.at_the_end:
+    if target.modules:
+        notes.append("A pair of texts is a tuple of two.")
+    if limits.at_the_end and not target.modules:
         notes.append("They cut the end of a pair, and `truncation=True` the longer text.")
-    if isinstance(labels, Numbers):
+    if isinstance(labels, Numbers) and not target.modules:
         notes.append("A pipeline returns the number as score, in the units of the training data.")
     elif isinstance(labels, Spans):
         notes += _notes_on_answers(task, limits.tokens, labels)
@@ -138,7 +153,7 @@ def _notes(source: LoadedCheckpoint, target: Target) -> list[str]:
         )
     if target.format == OUR_FORMAT:
         notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
-    if (target.format, target.architecture) == ("mpnet", "encoder"):
+    if (target.format, target.scored) == ("mpnet", "encoder"):
         notes.append("The model has no trained pooler: use `last_hidden_state`, not `pooler_output`.")
     return notes
 
@@ -228,12 +243,14 @@ def _source_section(kept: SourceFiles, facts: Mapping[str, Any]) -> str:
 
 def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
     """Return a Python example that opens the folder and runs the model."""
+    remote = ", trust_remote_code=True" if target.format == OUR_FORMAT else ""
+    if target.modules:
+        return _usage_of_modules(target, name, remote)
     _, text, result = _USE[target.architecture]
     result = _RESULTS.get(type(target.labels), result)
     text = text.format(mask=source.mask_text)
     if source.limits(target.head).texts == 2:
         text += ', "Another sentence."'
-    remote = ", trust_remote_code=True" if target.format == OUR_FORMAT else ""
     lines = [
         f"from transformers import {target.auto_class}, AutoTokenizer",
         f'tokenizer = AutoTokenizer.from_pretrained("{name}"{remote})',
@@ -249,6 +266,16 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
             f'embeddings = SentenceTransformer("{name}").encode(["A sentence."])',
         ]
     return "\n".join(lines)
+
+
+def _usage_of_modules(target: Target, name: str, remote: str) -> str:
+    lines = [
+        "from sentence_transformers import SentenceTransformer",
+        f'model = SentenceTransformer("{name}"{remote})',
+        "labels = model[0].auto_model.config.id2label",
+        'scores = model.encode(["A sentence.", "And one more."], convert_to_tensor=True)',
+    ]
+    return "\n".join([*lines, *_USE_OF_MODULES.get(type(target.labels), _USE_OF_MODULES[Classes])])
 
 
 def _training(source: LoadedCheckpoint) -> dict[str, Any]:
