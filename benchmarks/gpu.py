@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from fairseq_maelm.sweep.runner import sitting  # noqa: E402
+from fairseq_maelm.sweep.programs import sitting  # noqa: E402
 
 VOCABULARY, TOY_VOCABULARY = 32_768, 1000
 # Where tests are marked with gpu; others need more packages to be collected.

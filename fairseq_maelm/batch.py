@@ -13,9 +13,12 @@ names:
 
     slot        in the full batch [B, T], flattened: ``sequence * T + position``
     row         in the encoder's batch [B, S], flattened: ``sequence * S + column``
-    output      among the predicted tokens [M], spare outputs included, which have no target
+    output      among the predicted tokens [M], spare outputs included
     stream row  among the rows of the shared decoder: all rows of the encoder's batch [B * S], then one for each output
                 whose token the encoder does not see
+
+Spare outputs have no target: they are slots that nobody asked for, added where a batch must have one of few shapes
+(compiled models, CUDA graphs), so that M is the same in many batches.
 
 The dataset decides what the encoder sees at masked positions and describes that to the model only by rows and slots, so
 the model does not depend on the task's options.

@@ -53,7 +53,6 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Checkpoints": {
         "analyze": "measure effective ranks and the subspace of <mask>",
-        "probe": "fit linear probes to frozen states: classes, tags",
         "export": "export a checkpoint for transformers or fairseq",
         "extend": "add the words of a domain to a vocabulary",
         "import": "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",

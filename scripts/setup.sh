@@ -5,20 +5,22 @@
 #
 # Running it again takes seconds, and repairs a set-up that was interrupted. Environment variables:
 #     PYTHON       the Python to build on (3.10 to 3.13; default: the first of 3.11, 3.12, 3.13, 3.10 that is found)
-#     MAELM_VENV   where the environment goes (default: .venv in the project's root)
+#     MAELM_VENV   where the environment goes (default: .venv in the project's root). One of venv, uv or conda that is
+#                  there already is extended; nothing in it is removed
 #     TORCH        which torch (default: torch; for Python 3.11 without a GPU torch==2.13.0)
 #     PIP_...      pip's own: PIP_EXTRA_INDEX_URL can name an index with torch's CPU build, which saves several GB
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-VENV=${MAELM_VENV:-$ROOT/.venv}
-[[ $VENV == /* ]] || VENV=$PWD/$VENV
+VENV=${MAELM_VENV-$ROOT/.venv}
+[[ $VENV == /* || -z $VENV ]] || VENV=$PWD/$VENV
 EXTRAS=${1:-dev,plots}
 BIN=$VENV/bin/python
 LOG=$VENV/setup.log
 STAMP=$VENV/setup.stamp   # what a completed set-up installed: folders, checksum, extras, torch
-BUSY=$VENV/setup.busy     # is there while pip writes: where pip was killed, packages may be half installed
+BUSY=$VENV/setup.busy     # is there while a step writes: where it was killed, packages may be half installed
 FAIRSEQ=$VENV/fairseq     # its archive, and the wheel that is built from it
+OTHER="Set MAELM_VENV to another folder, or remove this one if nothing in it is needed."
 STEP=
 # What the check at the end imports is compiled for the first use.
 unset PYTHONDONTWRITEBYTECODE
@@ -35,6 +37,8 @@ interrupted() {
     exit 130
 }
 trap interrupted INT TERM
+# The version of an installed package.
+installed() { "$BIN" -c "from importlib.metadata import version; print(version('$1'))" 2>/dev/null; }
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 
 find_python() {
@@ -75,6 +79,8 @@ check_compiler() {
 
 # An editable install and the commands in an environment have absolute paths.
 identity() { echo "$ROOT $VENV" "$(cat "$ROOT/setup.py" "$ROOT/scripts/setup.sh" "$ROOT/scripts/constraints.txt" | cksum)"; }
+# The environment's folder in the stamp of a completed set-up.
+installed_in() { sed -n "1{s/ [0-9]* [0-9]*\$//; s|^.* /|/|; p}" "$STAMP"; }
 
 # Extras of earlier runs stay.
 merge_extras() {
@@ -89,20 +95,38 @@ merge_extras() {
     EXTRAS=$(tr , '\n' <<<"$EXTRAS" | sort | paste -sd ,)
 }
 
-make_venv() {
-    if [[ -d $VENV && ! -e $VENV/pyvenv.cfg && -n $(ls -A "$VENV") ]]; then
-        fail "$VENV exists and is not a virtual environment; it is left as it is." "Set MAELM_VENV to another folder."
+check_venv() {
+    [[ -n $VENV ]] || fail "MAELM_VENV is empty, perhaps because no environment of venv or uv is active." \
+        "To install in a conda environment: MAELM_VENV=\$CONDA_PREFIX bash scripts/setup.sh" \
+        "To make a new environment in $ROOT/.venv: unset MAELM_VENV"
+    if [[ -n $(ls -A "$VENV" 2>/dev/null) && ! -e $VENV/pyvenv.cfg && ! -d $VENV/conda-meta && ! -e $BUSY ]]; then
+        fail "$VENV exists and is not a virtual environment; it is left as it is." "$OTHER"
     fi
     [[ $(version_of "$BIN" || echo "$VERSION") == "$VERSION" ]] ||
-        fail "$VENV has another Python than $VERSION." "Remove it, or set MAELM_VENV to another folder."
+        fail "$VENV has another Python than $VERSION." "$OTHER"
+    [[ ! -L $BIN && ! -e $BIN ]] || version_of "$BIN" >/dev/null ||
+        fail "$BIN does not run; $VENV is left as it is." "$OTHER"
+    # Commands in it would start the Python of the folder where they were installed.
+    [[ ! -e $STAMP || $(installed_in) -ef $VENV ]] ||
+        fail "$VENV was set up as $(installed_in) and moved." "$OTHER"
+}
+
+# The environment may be the user's own: nothing is removed but what a killed pip has left.
+make_venv() {
+    local package
     mkdir -p "$VENV"
     exec 9<"$VENV"  # pip inherits the lock: also while an orphan writes, nobody else does
     flock --nonblock 9 || fail "another set-up is at work in $VENV." "Wait until it has ended."
-    if [[ -e $BUSY ]] || ! grep -qsF "$VENV/" "$VENV/bin/pip" || ! version_of "$BIN" >/dev/null; then
-        "$PYTHON" -m venv --clear "$VENV" ||
-            fail "$PYTHON cannot make virtual environments." "Debian, Ubuntu: apt-get install python$VERSION-venv"
-    fi
     : >"$LOG"
+    # pip takes a package with this folder for installed. It writes INSTALLER after the package's files.
+    [[ ! -e $BUSY ]] || for package in "$VENV"/lib/python3*/site-packages/*.dist-info; do
+        [[ ! -d $package || -e $package/INSTALLER || ! $package -nt $BUSY ]] || rm -r "$package"
+    done
+    if [[ ! -d $VENV/conda-meta && ! -e $VENV/bin/activate ]]; then
+        step "environment" "$PYTHON" -m venv "$VENV"
+    elif ! "$BIN" -m pip --version >/dev/null 2>&1; then
+        step "pip" "$BIN" -m ensurepip --default-pip
+    fi
 }
 
 # step WHAT COMMAND...: the command with its output in the log, a dot every ten seconds on the screen.
@@ -153,6 +177,7 @@ runpy.run_path("setup.py", run_name="__main__")' bdist_wheel --dist-dir "$FAIRSE
 
 merge_extras
 find_python
+check_venv
 if [[ ! -e $BUSY && $(head -n 2 "$STAMP" 2>/dev/null) == "$(identity)"$'\n'"$EXTRAS" && $(version_of "$BIN") == "$VERSION" ]] &&
     [[ -z ${TORCH:-} || $TORCH == "$(sed -n 3p "$STAMP")" ]]; then
     echo "set-up is up to date in $VENV"
@@ -162,12 +187,12 @@ check_compiler
 make_venv
 echo "Python $VERSION, ${CXX:-no compiler needed}, $VENV"
 TORCH=${TORCH:-$(sed -n 3p "$STAMP" 2>/dev/null || true)}  # what was chosen before stays
-if [[ $VERSION == 3.11 ]] && ! nvidia-smi -L >/dev/null 2>&1; then TORCH=${TORCH:-torch==2.13.0}; fi
+if [[ $VERSION == 3.11 ]] && ! installed torch >/dev/null && ! nvidia-smi -L >/dev/null 2>&1; then TORCH=${TORCH:-torch==2.13.0}; fi
 run_pip "build tools, torch" install --no-compile pip setuptools setuptools_scm wheel cython numpy "${TORCH:-torch}"
 # The rest must not exchange this torch.
 "$BIN" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >"$VENV/constraints.txt"
 if [[ $VERSION == 3.10 ]]; then NAME=fairseq; else NAME=fairseq-fixed; fi
-HAS=$("$BIN" -c 'import sys; from importlib.metadata import version; print(version(sys.argv[1]))' "$NAME" 2>/dev/null || true)
+HAS=$(installed "$NAME" || true)
 if ! grep -q "^$NAME==$HAS;" "$ROOT/scripts/constraints.txt"; then
     fairseq_wheel "$NAME"
     run_pip "fairseq" install --no-compile --no-deps "$FAIRSEQ"/*.whl
@@ -176,10 +201,12 @@ fi
 run_pip "fairseq_maelm[$EXTRAS]" install --no-compile --constraint "$VENV/constraints.txt" --no-build-isolation \
     --editable "${ROOT}[$EXTRAS]"
 # fairseq requires torchaudio without using it for text, and transformers fails where it is for another torch.
-"$BIN" -m pip --disable-pip-version-check --no-input uninstall --yes torchaudio >>"$LOG" 2>&1
+"$BIN" -c 'import torchaudio' 2>/dev/null ||
+    "$BIN" -m pip --disable-pip-version-check --no-input uninstall --yes torchaudio >>"$LOG" 2>&1
 # From another folder, so that the installed package answers and not the folder at hand.
 (cd / && "$VENV/bin/maelm" user-dir && "$BIN" -c "import fairseq_cli.train, fairseq_maelm.tasks
 from fairseq.data import data_utils_fast, token_block_utils_fast") >>"$LOG" 2>&1 ||
     fail "what was installed does not run: $(tail -n 5 "$LOG")"
 printf '%s\n' "$(identity)" "$EXTRAS" "${TORCH:-torch}" >"$STAMP"
-echo "set-up is complete; to use it: source $VENV/bin/activate"
+if [[ -d $VENV/conda-meta ]]; then USE="conda activate $VENV"; else USE="source $VENV/bin/activate"; fi
+echo "set-up is complete; to use it: $USE"

@@ -88,6 +88,62 @@ def test_another_set_up_at_work(venv: Path) -> None:
     os.close(descriptor)
 
 
+def test_what_cannot_be_set_up_is_left_alone(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAELM_VENV", "")
+    monkeypatch.setenv("CXX", "false")  # at the latest, this stops the script
+    result = subprocess.run(["bash", str(SCRIPT)], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1 and "MAELM_VENV=$CONDA_PREFIX bash scripts/setup.sh" in result.stderr
+    (venv / "bin").mkdir(parents=True)
+    (venv / "pyvenv.cfg").touch()
+    executable(venv / "bin" / "python", VERSION)
+    (venv / "setup.stamp").write_text(f"/some where/fairseq_maelm {venv}.old 1234 56\nhf\ntorch\n", encoding="utf-8")
+    assert f"was set up as {venv}.old and moved" in refused(venv)
+    (venv / "bin" / "python").unlink()
+    (venv / "bin" / "python").symlink_to("removed")
+    assert "does not run" in refused(venv)
+
+
+# A Python whose pip runs once it is installed, but finds no packages. It records its arguments, except for questions.
+VERSION = f'case "$*" in *version_info*) echo {sys.version_info[0]}.{sys.version_info[1]}; exit ;; esac'
+PYTHON_OF_USER = f"""{VERSION}
+case "$*" in -c*) exit 1 ;; *--version) [ -e "$0-pip" ]; exit ;; esac
+echo "$*" >>"$0-calls"
+case "$*" in *ensurepip*) touch "$0-pip" ;; *) exit 1 ;; esac"""
+
+
+@pytest.mark.parametrize("kind", ["uv", "interrupted", "link", "conda"])
+def test_an_environment_of_the_user_keeps_its_files(kind: str, tmp_path: Path, venv: Path) -> None:
+    (venv / "bin").mkdir(parents=True)
+    program = Path(executable(venv / "bin" / "python", PYTHON_OF_USER))
+    site = venv / "lib" / "python3.11" / "site-packages"
+    files = [venv / "thesis.txt", site / "own-1.0.dist-info" / "METADATA", site / "done-1.0.dist-info" / "INSTALLER"]
+    files += [venv / name for name in (("conda-meta/history",) if kind == "conda" else ("pyvenv.cfg", "bin/activate"))]
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious", encoding="utf-8")
+    half_written = site / "half-1.0.dist-info"
+    given = venv
+    if kind == "interrupted":
+        os.utime(site / "own-1.0.dist-info", (0, 0))  # by another installer, before
+        (venv / "setup.busy").touch()
+        os.utime(venv / "setup.busy", (1, 1))
+        half_written.mkdir()
+    if kind == "link":
+        given = tmp_path / "link"
+        given.symlink_to(venv)
+    if kind != "uv":
+        Path(f"{program}-pip").touch()
+    variables = {**os.environ, "PYTHON": sys.executable, "MAELM_VENV": str(given)}
+    result = subprocess.run(
+        ["bash", str(SCRIPT)], env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1 and "build tools, torch" in result.stdout, result.stdout + result.stderr
+    calls = Path(f"{program}-calls").read_text(encoding="utf-8").splitlines()
+    assert [call.split()[1] for call in calls] == (["ensurepip", "pip"] if kind == "uv" else ["pip"])
+    assert {path.read_text(encoding="utf-8") for path in files} == {"precious"}
+    assert not half_written.exists()
+
+
 def test_first_set_up_without_packages(venv: Path) -> None:
     """Nothing is there yet, so that the script gets as far as its first call of pip, which cannot find anything."""
     variables = {**os.environ, "PYTHON": sys.executable, "MAELM_VENV": str(venv), "PIP_NO_INDEX": "1"}

@@ -22,9 +22,8 @@ from fairseq_maelm.launch.machine import Machine
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
 from fairseq_maelm.options import USER_DIR, CommandParser, number
 from fairseq_maelm.sweep.folder import sweep_folder
-from fairseq_maelm.sweep.jobs import Job, read_json
 from fairseq_maelm.sweep.log import log_records, training_seconds
-from fairseq_maelm.sweep.runner import Runner, sitting
+from fairseq_maelm.sweep.programs import Program, Runner, read_marker, sitting
 from fairseq_maelm.sweep.tables import markdown_table
 
 # One process and no GPU on every machine, so that the numbers can be compared; bfloat16 where the processor multiplies
@@ -57,22 +56,22 @@ class Quickstart:
     def run(self) -> None:
         """Run all programs, one after another; fine-tunings two at a time, and only if there is a task."""
         text = ["python", str(HERE / "texts.py"), str(self.folder / "text"), *map(str, self.files)]
-        self._do(self._job("text", text, last_json))
-        self._do(self._job("data", self._preparation(), self.make_task, resumes=True))
+        self._do(self._program("text", text, last_json))
+        self._do(self._program("data", self._preparation(), self.make_task, resumes=True))
         # At learning rate 0 the weights stay as the seed draws them.
         self._do(self._pretraining("random", 20, 20, "lr=0"))
         self._do(self._pretraining("pretrained", self.updates, max(1, self.updates // 8)))
         fill = ["maelm", "fill", *self._sentences(), "--checkpoint", str(self.checkpoint("pretrained"))]
-        self._do(self._job("masks", [*fill, "--top", "4", "--json"], filled))
+        self._do(self._program("masks", [*fill, "--top", "4", "--json"], filled))
         if read_results(self.folder)["data"]["words"]:
             seeds = range(1, self.seeds + 1)
             self._do(*(self._fine_tuning(start, seed) for start in STARTS for seed in seeds), side_by_side=2)
 
-    def _do(self, *jobs: Job, side_by_side: int = 1) -> None:
-        Runner([""] * side_by_side, 0, None, retry_failed=True, dry_run=False).do(jobs)
+    def _do(self, *programs: Program, side_by_side: int = 1) -> None:
+        Runner([""] * side_by_side).do(programs)
 
-    def _job(self, name: str, words: list[str], result: Callable[[Path], dict[str, Any]], resumes: bool = False) -> Job:
-        return Job(name.replace("_", " "), self.folder / "logs" / f"{name}.json", words, result, resumes)
+    def _program(self, name: str, words: list[str], result: Any, resumes: bool = False) -> Program:
+        return Program(name.replace("_", " "), self.folder / "logs" / f"{name}.json", words, result, resumes)
 
     def checkpoint(self, start: str) -> Path:
         """Return the last checkpoint of a pretraining."""
@@ -85,13 +84,13 @@ class Quickstart:
         words = ["maelm", "prepare", "corpus", train, "--valid", valid, "--output", str(self.folder / "data")]
         return [*words, "--vocabulary-size", str(pieces)]
 
-    def _pretraining(self, name: str, updates: int, interval: int, *more: str) -> Job:
+    def _pretraining(self, name: str, updates: int, interval: int, *more: str) -> Program:
         words = ["maelm", "pretrain", str(self.folder / "data"), "--gpus", "0", "--recipe", str(HERE / "recipe.yaml")]
         words += ["--precision", PRECISION, "--verbose", "--output", str(self.folder / name)]
         words += ["--set", f"max-update={updates}", f"save-interval-updates={interval}", *more]
-        return self._job(name, words, scores, resumes=True)
+        return self._program(name, words, scores, resumes=True)
 
-    def _fine_tuning(self, start: str, seed: int) -> Job:
+    def _fine_tuning(self, start: str, seed: int) -> Program:
         task, updates = self.folder / "task", self.fine_tuning_updates
         options = {
             "task": "maelm_prompt", "criterion": "maelm_prompt", "arch": "maelm", "dropout": 0.1,
@@ -105,7 +104,7 @@ class Quickstart:
             "no-save": True, "save-dir": task,
         }  # fmt: skip
         words = ["fairseq-train", str(self.folder / "data"), "--user-dir", str(USER_DIR), *words_of(options)]
-        return self._job(f"fine_tuning_{start}_{seed}", words, test_accuracy, resumes=True)
+        return self._program(f"fine_tuning_{start}_{seed}", words, test_accuracy, resumes=True)
 
     def _sentences(self) -> list[str]:
         """Return sentences with masks, of the user's text as many words as the model has positions for."""
@@ -159,7 +158,7 @@ def test_accuracy(log: Path) -> dict[str, Any]:
 
 def read_results(folder: Path) -> dict[str, Any]:
     """Return the results of all steps by the names of their logs."""
-    return {path.stem: read_json(path) or {} for path in sorted((folder / "logs").glob("*.json"))}
+    return {path.stem: read_marker(path) or {} for path in sorted((folder / "logs").glob("*.json"))}
 
 
 def nearest_words(before: str, after: str) -> str:

@@ -1,4 +1,4 @@
-"""The options of ``maelm analyze`` and ``maelm probe``, in a module that imports neither torch nor fairseq."""
+"""The options of ``maelm analyze``, in a module that imports neither torch nor fairseq."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -8,15 +8,10 @@ from typing import Any
 import numpy as np
 
 from fairseq_maelm.data.masking import MaskingScheme
-from fairseq_maelm.options import PRECISIONS, existing_path, option
+from fairseq_maelm.options import existing_path, option
 
 CONDITIONS = ("whole", "masked", "dropped")
 _TEXT, _MEASURED, _RUN = "text", "measurement", "execution"
-_READ = "inputs (at least one)"
-
-
-def _layers() -> Any:
-    return option(None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +26,9 @@ class AnalysisSettings:
         (), help="inputs to compare: whole (unmasked text), masked (with <mask>), dropped (without the masked tokens) "
         "(default: whole and masked; for MAE-LM checkpoints also dropped)", choices=CONDITIONS, group=_MEASURED,
     )  # fmt: skip
-    layers: tuple[int, ...] | None = _layers()
+    layers: tuple[int, ...] | None = option(
+        None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED
+    )
     mask_prob: float = option(0.15, help="fraction of tokens to mask", above=0, below=1, group=_MEASURED)
     leave_unmasked_prob: float = option(
         0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)", minimum=0,
@@ -90,53 +87,3 @@ class AnalysisSettings:
     def recorded(self) -> dict[str, Any]:
         """Return the settings as JSON types, for the results."""
         return dict(json.loads(json.dumps({**asdict(self), "split": self.split or "valid"}, default=str)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeSettings:
-    """Options of ``maelm probe``.
-
-    Raises:
-        ValueError: there are no inputs.
-    """
-
-    tasks: tuple[Path, ...] = option(
-        (), help="task folders with classes, written by `maelm prepare sentences` or `maelm prepare glue`",
-        metavar="FOLDER", type=existing_path, group=_READ,
-    )  # fmt: skip
-    treebank: tuple[Path, ...] = option(
-        (), help="parts of speech: a CoNLL-U file to fit the probe to, and one to test it on", nargs=2,
-        metavar=("TRAIN", "TEST"), type=existing_path, group=_READ,
-    )  # fmt: skip
-    vocabulary: Path | None = option(
-        None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them",
-        metavar="FOLDER", type=existing_path, group=_MEASURED,
-    )  # fmt: skip
-    layers: tuple[int, ...] | None = _layers()
-    max_length: int = option(
-        128, help="maximum number of tokens in a sequence; longer texts are truncated, and longer sentences of a "
-        "treebank are split",
-        minimum=8, group=_MEASURED,
-    )  # fmt: skip
-    train_rows: int = option(
-        10_000,
-        help="maximum number of training examples per task for fitting the probes",
-        minimum=2,
-        group=_MEASURED,
-    )
-    train_words: int = option(
-        25_000, help="maximum number of treebank words for fitting the probe", minimum=2, group=_MEASURED
-    )
-    seed: int = option(1, help="random seed for drawing examples and for random weights", minimum=0, group=_MEASURED)
-    precision: str = option("fp32", help="precision of the computation", choices=PRECISIONS, group=_MEASURED)
-    batch_tokens: int = option(8_192, help="number of tokens in a batch, padding included", minimum=1, group=_MEASURED)
-
-    def __post_init__(self) -> None:
-        if not (self.tasks or self.treebank):
-            raise ValueError("there is nothing to probe: give --tasks or --treebank")
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the settings that determine the results, except the inputs, as JSON types."""
-        left_out = {"tasks", "treebank", "vocabulary", "batch_tokens"}
-        values = {name: value for name, value in asdict(self).items() if name not in left_out}
-        return dict(json.loads(json.dumps(values)))

@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fairseq import utils
-from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
 from fairseq_maelm.checkpoints.build import build_model
-from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.checkpoints.reader import read_checkpoint
-from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
@@ -55,25 +51,18 @@ class CheckpointEncoder:
     Args:
         path: the checkpoint file.
         vocabulary: folder of the dictionary and tokenizer, if they are not in the checkpoint's folder.
-        random_seed: seed of random weights that replace the checkpoint's.
 
     Raises:
         FileNotFoundError: there is no dictionary.
         ValueError: the checkpoint is not of the model maelm, or was trained with another dictionary.
     """
 
-    def __init__(self, path: Path, vocabulary: Path | None, random_seed: int | None = None) -> None:
+    def __init__(self, path: Path, vocabulary: Path | None) -> None:
         self._folder = find_dictionary([path.parent, *([] if vocabulary is None else [vocabulary])])
         self._dictionary = dictionary = load_dictionary(str(self._folder))
         checkpoint = read_checkpoint(path)
         task, size, self._view = checkpoint.config.task, checkpoint.config.model, checkpoint.view
-        if random_seed is None:
-            self._model = build_model(checkpoint, dictionary)
-        else:
-            self._model = build_with_heads(
-                lambda: _random_model(size, dictionary, checkpoint.predicts_masked_tokens, random_seed),
-                *(checkpoint.weights, path),
-            ).eval()
+        self._model = build_model(checkpoint, dictionary)
         self.vocabulary = Vocabulary(
             pad=dictionary.pad(),
             mask=dictionary.index(MASK),
@@ -132,11 +121,6 @@ class CheckpointEncoder:
             query, key, value = attention.qkv_proj.weight.view(3, heads, width // heads, width).transpose(-1, -2)
             output = attention.out_proj.weight.view(width, heads, width // heads).permute(1, 2, 0)
             yield attention_weights(query, key, value, output)
-
-
-def _random_model(size: Any, dictionary: Dictionary, predicts_masked_tokens: bool, seed: int) -> MaelmModel:
-    utils.set_torch_seed(seed)
-    return MaelmModel(size, dictionary, predicts_masked_tokens).float()
 
 
 def chosen_layers(name: str, encoder: CheckpointEncoder, layers: Sequence[int] | None) -> list[int]:

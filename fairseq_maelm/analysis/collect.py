@@ -126,7 +126,7 @@ def condition_input(
     if condition == "masked":
         return np.where(draw.masked, vocabulary.mask, draw.tokens), None
     visible = (np.arange(tokens.shape[1])[None, :] < lengths[:, None]) & ~draw.masked
-    seen = encoder_input(VisibleTokens(draw.tokens, visible, visible), draw.predicted, lengths, vocabulary.pad)
+    seen = encoder_input(VisibleTokens(draw.tokens, visible), draw.predicted, lengths, vocabulary.pad)
     positions = None if vocabulary.consecutive_positions else seen["layout"]["positions"].numpy()
     return seen["src_tokens"].numpy(), positions
 

@@ -1,4 +1,4 @@
-"""The output folder of ``maelm analyze`` and ``maelm probe``, locked for one process and one set of settings."""
+"""The output folder of ``maelm analyze``, locked for one process and one set of settings."""
 
 import contextlib
 import hashlib
@@ -14,13 +14,13 @@ _SETTINGS_FILE = "settings.json"
 
 
 @contextlib.contextmanager
-def claimed(output: Path, recorded: dict[str, Any], command: str) -> Iterator[None]:
+def claimed(output: Path, recorded: dict[str, Any]) -> Iterator[None]:
     """Lock an output folder and check its settings; a new folder is removed if the work fails without a result."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    with FolderLock(output.with_name(f".{output.name}.lock"), command, output):
+    with FolderLock(output.with_name(f".{output.name}.lock"), "`maelm analyze`", output):
         is_new = not _files(output)
         try:
-            _claim(output, recorded, command)
+            _claim(output, recorded)
             remove_partial_files(output)
             yield
         except BaseException:
@@ -35,7 +35,7 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and not path.match(left)]
 
 
-def _claim(output: Path, recorded: dict[str, Any], command: str) -> None:
+def _claim(output: Path, recorded: dict[str, Any]) -> None:
     path = output / _SETTINGS_FILE
     if path.exists():
         earlier = read_json(path)
@@ -45,7 +45,7 @@ def _claim(output: Path, recorded: dict[str, Any], command: str) -> None:
             )
         return
     if output.exists() and (not output.is_dir() or _files(output)):
-        raise ValueError(f"{output} exists but does not contain results of {command}: choose another --output")
+        raise ValueError(f"{output} exists but does not contain results of `maelm analyze`: choose another --output")
     output.mkdir(parents=True, exist_ok=True)
     write_json(path, recorded)
 

@@ -41,7 +41,7 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
     """
     import_pyplot()
     recorded = settings.recorded()
-    with claimed(output, recorded, "`maelm analyze`"):
+    with claimed(output, recorded):
         (output / MODELS_FOLDER).mkdir(exist_ok=True)
         text = _text_fingerprint(settings)
         for name, path in models.items():

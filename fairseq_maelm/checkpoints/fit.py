@@ -30,8 +30,8 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     For a model without an LM head (fine-tuning), the checkpoint's decoder and LM head are dropped. For other models,
     a missing decoder (as in imported MLMs) is added as a copy of encoder layers, or with random weights if widths
     differ; a missing LM head (as in sentence encoders and fine-tuned models) is added with random weights.
-    Classification heads are dropped if the model has no such head of the same size; heads that the checkpoint lacks
-    keep their random weights.
+    Classification heads are dropped if the model has no such head of the same size, or if it does not take any; heads
+    that the checkpoint lacks keep their weights.
 
     Raises:
         ValueError: the checkpoint has another vocabulary, other sizes or settings.
@@ -224,13 +224,13 @@ def _copies_of_encoder(model: Any, own: dict[str, Tensor], state_dict: dict[str,
 def _fit_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
     own = model.classification_heads.state_dict()
     for name, (classes, _) in classification_heads(state_dict).items():
-        if not _same_head(own, state_dict, name):
+        if not (model.takes_heads and _same_head(own, state_dict, name)):
             weight = own.get(f"{name}.out_proj.weight")
             logger.warning(
-                "head %r of the checkpoint (%d classes) is dropped: the model %s",
+                "head %r of the checkpoint (%d outputs) is dropped: the model %s",
                 name,
                 classes,
-                "has no such head" if weight is None else f"has a new one with {weight.shape[0]} classes",
+                "has no such head" if weight is None else f"has a new one with {weight.shape[0]} outputs",
             )
             for key in [key for key in state_dict if key.startswith(f"{_HEADS}{name}.")]:
                 del state_dict[key]

@@ -15,6 +15,8 @@ import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
+from fairseq_maelm.files.atomic import LFS_POINTER, is_lfs_pointer
+
 _BLOCK = 2**22
 # The first bytes of an archive, the first bytes of its last entry, and the size of that entry.
 _FIRST, _LAST, _LAST_SIZE = b"PK\x03\x04", b"PK\x05\x06", 22
@@ -60,6 +62,8 @@ def find_danger(path: Path) -> str | None:
         return "is not a regular file"
     if os.path.getsize(path) == 0:
         return "is empty"
+    if is_lfs_pointer(path):
+        return LFS_POINTER
     if path.suffix == ".safetensors":
         return weights_alone(path)
     with open(path, "rb") as stream:

@@ -198,7 +198,7 @@ def _names(
     table: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in family.encoder.items()}
     if architecture == "masked-lm":
         table |= {ours: (theirs,) for ours, theirs in family.lm_head.items()}
-    elif head is not None:
+    elif architecture != "encoder" and head is not None:
         table |= {f"classification_heads.{head}.{ours}": (name,) for ours, name in family.heads[architecture].items()}
     for number in range(options["encoder_layers"]):
         for ours, names in family.layer.items():

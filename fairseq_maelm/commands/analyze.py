@@ -19,23 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "subspace of <mask>, and checks the inequality behind MAE-LM. Writes JSON, CSV and figures. After an "
         "interruption, the same command resumes after the last finished model; models can be added later."
     )
-    add_models(parser, AnalysisSettings, required=True)
-
-
-def add_models(parser: argparse.ArgumentParser, settings: type, required: bool) -> None:
-    """Declare ``--checkpoint``, ``--output``, the options of a settings class, and ``--device``."""
     parser.add_argument(
-        "--checkpoint", required=required, action="append", default=[], type=named_path, metavar="NAME=PATH",
+        "--checkpoint", required=True, action="append", type=_named_path, metavar="NAME=PATH",
         help="name and checkpoint of a model (repeat the option for further models): a file, the folder of a training "
         "run (its best checkpoint, or else its last), or the name of an encoder that comes with this package; import "
         "a Hugging Face model with `maelm import` first",
     )  # fmt: skip
     add_output(parser, "folder for the results")
-    add_settings(parser, settings)
+    add_settings(parser, AnalysisSettings)
     add_device(parser)
 
 
-def named_path(text: str) -> tuple[str, Path]:
+def _named_path(text: str) -> tuple[str, Path]:
     """Convert NAME=PATH to a name and a checkpoint file."""
     name, _, path = text.partition("=")
     if not path or not re.fullmatch(r"[\w][\w.+ -]*", name):

@@ -1,19 +1,22 @@
 """The command ``maelm finetune``."""
 
 import argparse
+import logging
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.checkpoints.locate import add_checkpoint
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.finetuning.doubtful_results import warn_about_training
+from fairseq_maelm.finetuning.doubtful_results import report_on_training
 from fairseq_maelm.finetuning.kinds import kinds
 from fairseq_maelm.launch.machine import add_machine_arguments, count_gpus, machine_of
 from fairseq_maelm.launch.recipes import SEARCHED, FineTuningRecipe, read_recipe, recipe_names, recipe_type
 from fairseq_maelm.launch.screen import is_first_rank
 from fairseq_maelm.launch.training import add_run_arguments, after_interrupt, end_training, start_training
 from fairseq_maelm.options import add_output, existing_path, number
+
+logger = logging.getLogger(__name__)
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
@@ -73,7 +76,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pooling", choices=("first", "mean"),
         help="what the head of a table reads: the state of the first token, or the mean of all states (default: mean; "
-        "first in GLUE's recipes and in most formats of `maelm export`)",
+        "first in GLUE's recipes, and in transformers' classes other than ModernBERT's)",
     )  # fmt: skip
 
 
@@ -85,13 +88,31 @@ def run(args: argparse.Namespace) -> None:
         ValueError: the task, the checkpoint and the recipe do not fit together.
     """
     from fairseq_maelm.launch.finetuning import RUN_OWNED, run_words  # imports torch and fairseq
+    from fairseq_maelm.launch.save_folder import link_equal_checkpoints
 
     machine = machine_of(count_gpus(args.gpus, 1, args.dry_run), args.precision)
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)), FineTuningRecipe)
-    start_training(run_words(args, recipe, machine), args, f"fine-tuning on {args.task}", RUN_OWNED)
+    words = run_words(args, recipe, machine)
+    if is_first_rank():
+        _say_what_it_exports_to(args, words)
+    start_training(words, args, f"fine-tuning on {args.task}", RUN_OWNED)
     if is_first_rank() and not args.dry_run:
-        warn_about_training(args.output, args.task)
+        link_equal_checkpoints(args.output)
+        report_on_training(args.output, args.task)
     end_training(args, ["predict", "FILE", "--checkpoint", args.output])
+
+
+def _say_what_it_exports_to(args: argparse.Namespace, words: list[str]) -> None:
+    """Log what `maelm export` can make of the run, before hours are spent on it."""
+    from fairseq_maelm.interop.export.target import target_after_training  # imports torch and fairseq
+    from fairseq_maelm.launch.command_line import configuration_of
+
+    try:
+        target = target_after_training(args.checkpoint, configuration_of(words[1:]).task, args.task, args.output)
+        if target is not None:
+            logger.info("`maelm export` will write %s", target.description)
+    except ValueError as error:
+        logger.warning("after this fine-tuning, %s", error)
 
 
 def default_recipe(folder: Path) -> str:

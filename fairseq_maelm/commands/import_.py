@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--symbols",
         choices=("letters", "words"),
-        help="for a checkpoint without a tokenizer, how to split text into symbols of its dict.txt: letters, or words "
-        "between spaces (default: letters if all are single characters, and words if they are not parts of words)",
+        help="how to split text into the source's tokens: letters, or words between spaces (default: by its tokenizer; "
+        "letters if all tokens are single characters that it misses; without a tokenizer, also words if tokens are not "
+        "parts of words)",
     )
     parser.add_argument(
         "--cased",
         action="store_true",
-        help="keep capital letters: for a cased BERT whose folder has no tokenizer settings, so that text would be "
-        "lowercased",
+        help="keep capital letters: for a cased BERT whose tokenizer settings would lowercase text",
     )
     parser.add_argument(
         "--positions",

@@ -7,9 +7,10 @@ import logging
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from fairseq_maelm.checkpoints.locate import add_checkpoint, vocabulary_folder
-from fairseq_maelm.files.atomic import refuse_existing, write_bytes
+from fairseq_maelm.files.atomic import refuse_existing, write_bytes, write_json
 from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
 from fairseq_maelm.finetuning.kinds import kinds, predict_input
 from fairseq_maelm.options import UsageError, add_allow_unknown, add_device, add_output, existing_path, number
@@ -25,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Writes the predictions of a fine-tuned checkpoint, or with --prompt of a pretrained one. The output has, for "
         "tables (.tsv, .csv, .jsonl, .json, FASTA), each row's text with the most likely label and the probabilities "
         "of all labels, or with the predicted number; for CoNLL files, the file with new labels; for plain text, "
-        "word/LABEL; for questions in SQuAD's format, an answer for each id. If the input has labels, a line of JSON "
-        "with the metrics follows."
+        "word/LABEL; for questions in SQuAD's format, an answer for each id. If the input has labels, the metrics "
+        "are logged."
     )
     parser.add_argument(
         "input", type=_input_path, metavar="INPUT",
@@ -42,8 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="also print precision, recall and F1 of each label and, for few labels, the confusion matrix",
+        help="also log precision, recall and F1 of each label and, for few labels, the confusion matrix",
     )
+    parser.add_argument("--metrics", type=Path, metavar="FILE", help="new JSON file for the metrics")
     parser.add_argument(
         "--batch-size", type=number(int, 1), default=32, metavar="N", help="number of examples in a batch"
     )
@@ -58,13 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the predictions or save them to ``--output``, and print the metrics."""
+    """Print the predictions or save them to ``--output``, and log the metrics, which are no part of the output."""
     from fairseq_maelm.checkpoints.reader import read_checkpoint  # imports torch
 
     if args.split is not None and not args.input.is_dir():
         raise UsageError(f"--split chooses a part of a prepared folder, but {args.input} is not a folder: omit it")
     args.split = args.split or "valid"
-    refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
+    refuse_existing(*(path for path in (args.output, args.metrics, args.null_odds) if path is not None))
     checkpoint = read_checkpoint(args.checkpoint)
     task = checkpoint.task_name
     name = next((name for name, kind in kinds().items() if task in kind.tasks), None)
@@ -92,15 +94,25 @@ def run(args: argparse.Namespace) -> None:
         sys.stdout.write(predicted.text)
     else:
         write_bytes(args.output, predicted.text.encode("utf-8"))
+    _report(predicted, args)
+
+
+def _report(predicted: Any, args: argparse.Namespace) -> None:
+    """Log the metrics, with ``--report`` those of each label, and write the file ``--metrics``."""
+    why = "the input has no labels" if predicted.metrics is None else "the model predicts no labels"
     if args.report and any((*predicted.right, *predicted.labels)):
-        sys.stdout.write(report_on_classes(predicted.right, predicted.labels))
+        logger.info("report:\n%s", report_on_classes(predicted.right, predicted.labels))
     elif args.report:
-        why = "the input has no labels" if predicted.metrics is None else "the model predicts no labels"
         logger.warning("there is no report: %s", why)
-    if predicted.metrics is not None:
-        if doubt := doubt_about(predicted.metrics, predicted.right):
-            logger.warning("%s", doubt)
-        sys.stdout.write(json.dumps(predicted.metrics) + "\n")
+    if predicted.metrics is None:
+        if args.metrics is not None:
+            logger.warning("%s is not written: %s", args.metrics, why)
+        return
+    if doubt := doubt_about(predicted.metrics, predicted.right):
+        logger.warning("%s", doubt)
+    logger.info("metrics: %s", json.dumps(predicted.metrics))
+    if args.metrics is not None:
+        write_json(args.metrics, predicted.metrics)
 
 
 def _input_path(text: str) -> Path:

@@ -13,7 +13,7 @@ from fairseq_maelm.launch.recipes import FineTuningRecipe, read_recipes, recipe_
 from fairseq_maelm.options import add_output, existing_path, named, number
 from fairseq_maelm.sweep.folder import sweep_folder
 from fairseq_maelm.sweep.log import is_divergence
-from fairseq_maelm.sweep.runner import add_runner_arguments, refuse, runner_of, without_result
+from fairseq_maelm.sweep.programs import add_runner_arguments, is_finished, runner_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,29 +77,29 @@ def run(args: argparse.Namespace) -> None:
         ValueError: an option or an input is wrong, or runs failed; diverged runs count as results.
     """
     # Imported here because they take seconds and --help does not need them.
-    from fairseq_maelm.sweep.grid import Sweep
+    from fairseq_maelm.sweep.grid import Sweep, tidy
     from fairseq_maelm.sweep.report import write_report
 
     runner = runner_of(args)
     # A run has at most one GPU.
     machine = machine_of(min(1, runner.gpus), args.precision, args.threads)
     sweep = Sweep(args, read_recipes(args.recipes), machine)
-    jobs = sweep.jobs()
+    programs = sweep.programs()
     if runner.dry_run:
-        runner.do(jobs)
-        finished, examples = len(jobs) - len(without_result(jobs)), round(sum(job.cost for job in jobs))
+        runner.run(programs)
+        finished = sum(is_finished(program.marker) for program in programs)
         sys.stdout.write(
-            f"# {len(jobs):,} runs, {finished:,} of them finished; in total they train on {examples:,} examples\n"
+            f"# {len(programs):,} runs, {finished:,} of them finished; in total they train on {sweep.examples():,} "
+            "examples\n"
         )
         return
     # A scheduler's SIGTERM acts like Ctrl-C: programs are stopped too, and the table is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with sweep_folder(args.output, sweep.settings()):
-        sweep.prepare([job.marker for job in jobs] if runner.retry_failed else ())
-        logger.info("%d runs; logs in %s", len(jobs), args.output / "runs")
+        tidy(args.output, args.keep_checkpoints or "all")
+        logger.info("%d runs; logs in %s", len(programs), args.output / "runs")
         try:
-            runner.run(jobs)
+            failed = runner.run(programs)
         finally:
             sys.stdout.write(write_report(args.output))
-    failed = {name: reason for name, reason in without_result(jobs).items() if not is_divergence(reason)}
-    refuse(failed, runner.retry_failed)
+    runner.refuse({name: reason for name, reason in failed.items() if not is_divergence(reason)})

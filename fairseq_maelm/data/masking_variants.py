@@ -18,7 +18,8 @@ class VisibleTokens(NamedTuple):
 
     tokens: np.ndarray  # <int64>[B, T] with masked positions replaced
     visible: np.ndarray  # <bool>[B, T] True where the encoder sees the token
-    entering: np.ndarray  # <bool>[B, T] True where the state of a visible token enters the decoder
+    # <bool>[B, T] True where the state of a visible token enters the decoder; None if all of them do
+    entering: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,11 @@ class EncoderView:
         unmasked = inside & ~masked
         if self.masked_input == "dropped":
             if staying is None:
-                return VisibleTokens(draw.tokens, unmasked, unmasked)
+                return VisibleTokens(draw.tokens, unmasked)
             kept = masked & staying
-            visible = unmasked | kept
-            return VisibleTokens(np.where(kept, mask_index, draw.tokens), visible, visible)
+            return VisibleTokens(np.where(kept, mask_index, draw.tokens), unmasked | kept)
         filler = mask_index if random_tokens is None else random_tokens
-        entering = inside if self.masked_input in ("kept", "random_kept") else unmasked
+        entering = None if self.masked_input in ("kept", "random_kept") else unmasked
         return VisibleTokens(np.where(masked, filler, draw.tokens), inside, entering)
 
 
@@ -132,7 +132,9 @@ def encoder_input(
     positions: str = "original",
     planned: int | None = None,
 ) -> dict[str, Any]:
-    """Gather the visible tokens of full sequences and record their original positions.
+    """Drop what the encoder does not see: gather the visible tokens and record their original positions (section 3).
+
+    This is where MAE-LM differs from MLM: in the variant "dropped", masked tokens never reach the encoder.
 
     Args:
         shown: what the encoder sees.
@@ -156,8 +158,9 @@ def encoder_input(
     if positions == "consecutive":
         src_positions = np.where(np.arange(width) < counts[:, None], np.arange(width), 0)
     decoder_rows = np.arange(len(slots)) if rows is None else rows
-    if shown.entering is not shown.visible:
-        enters = shown.entering.reshape(-1)[slots]
+    entering = shown.visible if shown.entering is None else shown.entering
+    if shown.entering is not None:
+        enters = entering.reshape(-1)[slots]
         decoder_rows, slots = decoder_rows[enters], slots[enters]
     layout = {
         **output_layout(predicted, planned),
@@ -167,7 +170,7 @@ def encoder_input(
         "visible_tokens": int(counts.sum()),
         "decoder_rows": torch.from_numpy(decoder_rows),
         "decoder_slots": torch.from_numpy(slots),
-        "seen_outputs": torch.from_numpy(np.flatnonzero(shown.entering[predicted])),
+        "seen_outputs": torch.from_numpy(np.flatnonzero(entering[predicted])),
         "seen_rows": torch.from_numpy(decoder_rows[predicted.reshape(-1)[slots]]),
         "all_visible": len(slots) == int(lengths.sum()) and width == padded_length,
         "encoder_padded": encoder_padded,
@@ -191,7 +194,7 @@ def encoder_input_of_masks(
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     visible = inside if view.sees_masks else inside & ~masks
-    entering = inside & ~masks if view.masked_input == "reset" else visible
+    entering = inside & ~masks if view.masked_input == "reset" else None
     shown = VisibleTokens(tokens, visible, entering)
     return encoder_input(shown, masks, lengths, pad, view.positions, planned)
 

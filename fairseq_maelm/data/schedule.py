@@ -24,6 +24,15 @@ class Schedule(NamedTuple):
     mask_prob_end: float  # rate in the last eighth
     half_length_until: float = 0.0  # share of the updates whose blocks are cut in half, in [0, 1)
 
+    def mask_prob_at(self, made: int, updates: int) -> float:
+        """Return the masking rate after ``made`` of a run's ``updates`` updates."""
+        step = min(made * _RATES // updates, _RATES - 1)
+        return self.mask_prob + (self.mask_prob_end - self.mask_prob) * step / (_RATES - 1)
+
+    def is_short_at(self, made: int, updates: int) -> bool:
+        """Return whether blocks are cut in half after ``made`` of a run's ``updates`` updates."""
+        return made < self.half_length_until * updates
+
 
 class ScheduledEpoch(NamedTuple):
     """The schedule of an epoch's batches."""
@@ -34,13 +43,11 @@ class ScheduledEpoch(NamedTuple):
 
     def mask_prob(self, indices: np.ndarray) -> float:
         """Return the masking rate of a batch with item indices <int64>[B]."""
-        step = min(int(self.made[indices[0]]) * _RATES // self.updates, _RATES - 1)
-        start, end, _ = self.schedule
-        return start + (end - start) * step / (_RATES - 1)
+        return self.schedule.mask_prob_at(int(self.made[indices[0]]), self.updates)
 
     def halves_blocks(self, indices: np.ndarray) -> bool:
         """Return whether the blocks of a batch with item indices <int64>[B] are cut in half."""
-        return int(self.made[indices[0]]) < self.schedule.half_length_until * self.updates
+        return self.schedule.is_short_at(int(self.made[indices[0]]), self.updates)
 
 
 class ScheduledBatches(WatchedBatches):

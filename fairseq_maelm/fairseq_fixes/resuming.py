@@ -37,7 +37,8 @@ _load_state_dict = EpochBatchIterator.load_state_dict
     checkpoint_utils,
     "load_checkpoint",
     why="if checkpoint_last.pt is truncated, a run fails; if it is missing, the run restarts and overwrites the other "
-    "checkpoints; two runs can write to one folder; a complete run makes one more update",
+    "checkpoints; two runs can write to one folder; a complete run makes one more update; with another --max-update, "
+    "the learning rate jumps",
     upstream="no: these rules are specific to our save folder",
 )
 @functools.wraps(_load_checkpoint)

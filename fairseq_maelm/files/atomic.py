@@ -26,6 +26,10 @@ _OF_ATOMIC_FILE = re.compile(rf"\.\d+{re.escape(PARTIAL_SUFFIX)}\Z")
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+# What stands in place of a file, at most 1,024 bytes long.
+LFS_POINTER = "is a Git LFS pointer, which stands for the file: `git lfs pull` in its repository fetches the file"
+_LARGEST_POINTER = 1024
+
 # Errors from file systems that do not support locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
@@ -145,10 +149,19 @@ def parse_json(content: bytes | str, place: object, strict: bool = False) -> Any
 
 
 def refuse_special_files(paths: Iterable[Path]) -> None:
-    """Raise a CorpusError if a path is a device, a socket or a FIFO: reading those may never end."""
+    """Raise a CorpusError if a path is a device, a socket or a FIFO, whose end may never come, or a Git LFS pointer."""
     for path in paths:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise CorpusError(f"{path} is not a regular file: replace it with one")
+        if is_lfs_pointer(path):
+            raise CorpusError(f"{path} {LFS_POINTER}")
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Return whether Git has left a few lines in place of a large file."""
+    if not path.is_file() or path.stat().st_size > _LARGEST_POINTER:
+        return False
+    return path.read_bytes().startswith(b"version https://git-lfs")
 
 
 def read_regular(path: Path) -> bytes:

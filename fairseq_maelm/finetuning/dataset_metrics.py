@@ -23,9 +23,6 @@ OF_CLASSES = ("accuracy", "mcc", "f1")
 OF_NUMBERS = ("pearson", "spearman")
 OF_SETS = ("micro_f1", "macro_f1", "subset_accuracy")
 
-# The default positive labels of F1: those of GLUE's tasks with that metric.
-_POSITIVE_LABELS = ("1", "entailment")
-
 # fairseq does not print metrics whose names begin with an underscore.
 _KEY = "_collected"
 
@@ -119,11 +116,6 @@ def log_predictions(
 
     if rows:
         log_collected(rows, compute, names)
-
-
-def positive_class(labels: Sequence[str]) -> int | None:
-    """Return the index of the positive label ("1" or "entailment") of a task with two labels; otherwise None."""
-    return next((labels.index(label) for label in _POSITIVE_LABELS if label in labels and len(labels) == 2), None)
 
 
 def metric_names(regression: bool, positive: int | None, multi_label: bool = False) -> list[str]:

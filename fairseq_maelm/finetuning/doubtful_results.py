@@ -16,20 +16,28 @@ logger = logging.getLogger(__name__)
 
 # Metrics that are 0, or undefined, for constant predictions.
 _ABOVE_ZERO = ("mcc", "f1", "pearson", "spearman", "HasAns_f1", "micro_f1", "macro_f1")
-# A result by so many standard errors above a constant answer is hardly chance.
-_STANDARD_ERRORS = 2
+# Those of them with the interval of a correlation.
+_CORRELATIONS = ("mcc", "pearson", "spearman")
+# If a result can be so many points higher by chance, it does not show that nothing was learned.
+_MARGIN = 10.0
 # Rounding in logs and checkpoints, in percent.
 _ROUNDING = 1e-3
 # If all labels are integers and there are more classes than this, they are probably numbers to predict.
 _MOST_INTEGERS = 20
 # The largest number of classes whose confusions fit into a terminal.
 _MOST_CONFUSED = 20
+# The largest number of labels to name.
+_SHOWN = 5
+
+START = "frozen_start"
+"""Name of what a task's state tells about the start of its head."""
 
 _REMEDY = "try other learning rates, more epochs or more examples"
+_TOO_FEW = "only more examples to validate on can tell"
 
 
-def warn_about_training(save_dir: Path, task: Path) -> None:
-    """Log a warning if a constant answer would be as good as the best checkpoint of a fine-tuning run.
+def report_on_training(save_dir: Path, task: Path) -> None:
+    """Log from how many examples the score of a run's best checkpoint is, or a warning if it is doubtful.
 
     Args:
         save_dir: folder of the checkpoints.
@@ -41,49 +49,98 @@ def warn_about_training(save_dir: Path, task: Path) -> None:
     from fairseq_maelm.checkpoints.reader import read_checkpoint  # imports torch
 
     checkpoint, content = read_checkpoint(best), read_json(manifest)
-    subset = str(checkpoint.config.dataset.get("valid_subset", "valid")).split(",")[0]
-    facts = content.get("splits", {}).get(subset, {})
-    name, value = str(checkpoint.config.checkpoint.best_checkpoint_metric), checkpoint.state["extra_state"].get("best")
-    doubts = [None if "label_separator" in content else numbers_as_classes(content.get("labels") or [])]
-    if value is not None and "impossible" in facts:
-        doubts.append(_doubt_about_answers(name, value, 100.0 * facts["impossible"] / facts["questions"]))
-    elif value is not None:
-        doubts.append(doubt_about({name: value}, facts.get("labels", {})))
-    for doubt in filter(None, doubts):
+    splits, config = content.get("splits", {}), checkpoint.config
+    facts = splits.get(str(config.dataset.get("valid_subset", "valid")).split(",")[0], {})
+    name, value = str(config.checkpoint.best_checkpoint_metric), checkpoint.state["extra_state"].get("best")
+    sets, labels = "label_separator" in content, facts.get("labels", {})
+    if value is not None:
+        score, rows = float(value), facts.get("questions") or facts.get("examples") or sum(labels.values())
+        if "impossible" in facts:
+            doubt = _doubt_about_answers(name, score, rows, 100.0 * facts["impossible"] / rows)
+        else:
+            # Balanced classes are not trained for accuracy.
+            balanced = (config.get("criterion") or {}).get("class_weights") == "balanced"
+            doubt = doubt_about({name: score}, {} if balanced else labels, rows)
+        said = doubt or (f"{name} {score:.1f} is from {rows:,} validation examples" if rows else "")
+        if name == "accuracy" and rows and not doubt:
+            said += " (95 % interval: {:.1f} to {:.1f})".format(*interval(score, rows))
+        if said:
+            logger.log(logging.WARNING if doubt else logging.INFO, "%s: %s%s", best, said, _about_start(checkpoint))
+    train = splits.get(str(config.dataset.get("train_subset", "train")), {}).get("labels", {})
+    if labels and (unseen := sorted(train.keys() - labels.keys())):
+        shown = ", ".join(map(repr, unseen[:_SHOWN])) + f" and {len(unseen) - _SHOWN} more" * (len(unseen) > _SHOWN)
+        logger.warning("no validation example has the label %s: the score says nothing about it", shown)
+    if not sets and (doubt := numbers_as_classes(content.get("labels") or [])):
         logger.warning("%s: %s", best, doubt)
 
 
-def _doubt_about_answers(name: str, value: float, share: float) -> str | None:
+def _about_start(checkpoint: Any) -> str:
+    """Return what else a small run says about new examples: whether its score chose the weights, and the start's."""
+    said = "; the same examples chose the mixture of weights" if checkpoint.config.task.get("mix_start") else ""
+    start = (checkpoint.state.get("task_state") or {}).get(START)
+    return f"{said}; {start}" if isinstance(start, str) else said
+
+
+def interval(score: float, rows: int) -> tuple[float, float]:
+    """Return the 95 % interval (Clopper and Pearson, 1934) of a share in percent that was measured on so many rows."""
+    from scipy.stats import binomtest  # takes a second
+
+    low, high = binomtest(round(min(score, 100.0) / 100 * rows), rows).proportion_ci()
+    return 100 * float(low), 100 * float(high)
+
+
+def _doubt_about_share(name: str, score: float, rows: int, constant: float, answer: str) -> str | None:
+    """Return a warning if a share may be no higher than that of a constant answer, both in percent."""
+    low, high = interval(score, rows)
+    if low > constant:
+        return None
+    if score <= constant + _ROUNDING and high <= constant + min(_MARGIN, (100 - constant) / 2):
+        return (
+            f"{name} {score:.1f} % on {rows:,} examples is not higher than the {constant:.1f} % of {answer}: {_REMEDY}"
+        )
+    return (
+        f"{name} {score:.1f} % on {rows:,} examples may be chance, because the 95 % interval, {low:.1f} to {high:.1f}, "
+        f"includes the {constant:.1f} % of {answer}: {_TOO_FEW}"
+    )
+
+
+def _doubt_about_answers(name: str, value: float, rows: int, share: float) -> str | None:
     if value > share + _ROUNDING:
         return None
-    return f"{name} is {value:.1f}, not higher than the {share:.1f} of a model that never gives an answer: {_REMEDY}"
+    return _doubt_about_share(name, value, rows, share, "a model that never gives an answer")
 
 
-def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | None:
-    """Return a warning if a constant answer would reach the same metrics, otherwise None.
+def doubt_about(found: Mapping[str, float], right: Iterable[Hashable], rows: int = 0) -> str | None:
+    """Return a warning if a constant answer may reach the same metrics, otherwise None.
 
     Args:
         found: metrics by name, in percent.
         right: the right label of each example, or a dict label -> number of examples; empty for regression.
+        rows: number of examples; by default that of the labels.
     """
     counts = Counter(right)
-    if "accuracy" in found and counts:
-        (label, count), *others = counts.most_common(2)
-        share, rows = count / counts.total(), counts.total()
-        constant = f"{100 * share:.1f} % of always answering {label!r}"
-        if found["accuracy"] <= 100 * share + _ROUNDING and others:
-            return f"the accuracy of {found['accuracy']:.1f} % is not higher than the {constant}: {_REMEDY}"
-        chance = 100 * _STANDARD_ERRORS * math.sqrt(share * (1 - share) / rows)
-        if found["accuracy"] <= 100 * share + chance and others:
-            return (
-                f"the accuracy of {found['accuracy']:.1f} % may be chance: on {rows} examples, only more than "
-                f"{100 * share + chance:.1f} % would clearly be better than the {constant}. Use more examples"
-            )
+    rows = rows or counts.total()
+    if "accuracy" in found and len(counts) > 1:
+        ((label, count),) = counts.most_common(1)
+        share = 100 * count / counts.total()
+        if doubt := _doubt_about_share("accuracy", found["accuracy"], rows, share, f"always answering {label!r}"):
+            return doubt
     # Correlations with a single class are 0 whatever is predicted.
     for name in _ABOVE_ZERO if len(counts) != 1 else ():
         if name in found and not found[name] > 0.0:
+            if rows and _highest(name, found[name], rows) > _MARGIN:
+                return f"{name} {found[name]:.1f} on {rows:,} examples may be chance: {_TOO_FEW}"
             return f"{name} is {found[name]:.1f}, as for a model that has learned nothing: {_REMEDY}"
     return None
+
+
+def _highest(name: str, score: float, rows: int) -> float:
+    """Return the end of the 95 % interval of a metric that is not positive, in percent; NaN for NaN."""
+    if name not in _CORRELATIONS or not math.isfinite(score):
+        return interval(0.0, rows)[1] if score == 0.0 else score
+    # Fisher's transformation; no interval of three examples has an end.
+    error = 1.96 / math.sqrt(rows - 3) if rows > 3 else math.inf
+    return 100 * math.tanh(math.atanh(max(score, -99.9) / 100) + error)
 
 
 def numbers_as_classes(labels: Sequence[str]) -> str | None:

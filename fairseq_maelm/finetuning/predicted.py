@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_maelm.finetuning.dataset_metrics import compute_metrics
 from fairseq_maelm.finetuning.tables import Example
+from fairseq_maelm.models.labels import Classes, Numbers
 
 logger = logging.getLogger(__name__)
 
@@ -22,28 +23,19 @@ class Predicted(NamedTuple):
     labels: Sequence[Any] = ()  # their predicted labels
 
 
-class Measure(NamedTuple):
-    """A text task's metrics."""
-
-    names: Sequence[str]
-    positive: int | None  # class, for F1
-    target: Callable[[Any, str], Any]  # function(label, place for error messages) -> class index, number or set
-    separator: str | None = None  # character between the labels of an example; None if it has one
-
-
 def predict_rows(
     examples: Sequence[Example],
     run: Callable[[list[tuple[str, ...]]], Tensor],
-    labels: Sequence[str] | None,
-    measure: Measure,
+    labels: Classes | Numbers,
+    metrics: Sequence[str],
 ) -> Predicted:
     """Predict the rows of a table; rows without any text get no prediction.
 
     Args:
         examples: the rows.
-        run: function from n texts or pairs to logits <float>[n, classes] or numbers <float>[n].
-        labels: names of the classes; None for numbers.
-        measure: the metrics, for a table with labels.
+        run: function from n texts or pairs to scores <float>[n, outputs].
+        labels: what the outputs stand for.
+        metrics: names of the metrics, for a table with labels.
     """
     filled = [example for example in examples if any(example.texts)]
     empty = [example.place for example in examples if not any(example.texts)]
@@ -51,66 +43,34 @@ def predict_rows(
         raise ValueError(f"{examples[0].place} and all rows after it have no text")
     if empty:
         logger.warning("%d rows have no text and get no prediction; the first: %s", len(empty), empty[0])
-    outputs = run([example.texts for example in filled])
-    cells = iter(prediction_cells(outputs, labels, measure.separator))
-    lines = [prediction_header(labels, filled[0], measure.separator)]
-    blank = [""] * len(prediction_header(labels, separator=measure.separator))
+    targets = None
+    if filled[0].label is not None:
+        targets = np.array([labels.target(each.label, each.place) for each in filled])
+    scores = run([example.texts for example in filled])
+    cells, blank = iter(labels.cells(scores)), [""] * len(labels.columns)
+    lines = [[*labels.columns, *_own_columns(filled[0])]]
     for each in examples:
         given = [*([] if each.id is None else [" ".join(each.id.split())]), *each.texts]
         lines.append([*(next(cells) if any(each.texts) else blank), *given])
-    text = table_text(lines)
-    if filled[0].label is None:
-        return Predicted(text, None)
-    targets = np.array([measure.target(each.label, each.place) for each in filled])
-    return measured(text, outputs, targets, labels, measure)
+    return measured(table_text(lines), scores, targets, labels, metrics)
 
 
-def measured(text: str, outputs: Tensor, targets: Any, labels: Sequence[str] | None, measure: Measure) -> Predicted:
+def _own_columns(example: Example) -> list[str]:
+    """Return the names of the columns that are copied from the table."""
+    return [*([] if example.id is None else ["id"]), *("text", "text_pair")[: len(example.texts)]]
+
+
+def measured(text: str, scores: Tensor, targets: Any, labels: Classes | Numbers, metrics: Sequence[str]) -> Predicted:
     """Return ``text`` with metrics.
 
-    ``targets`` are class indices or numbers [n], or sets <bool>[n, classes]; the rest is as in ``predict_rows``.
+    ``targets`` are class indices or numbers [n], or sets <bool>[n, classes]; None without labels. The rest is as in
+    ``predict_rows``.
     """
-    sets = measure.separator is not None
-    found = (outputs if labels is None else outputs >= 0 if sets else outputs.argmax(dim=-1)).numpy()
-    metrics = compute_metrics(measure.names, targets, found, measure.positive)
-    if labels is None:
-        return Predicted(text, metrics)
-    if sets:
-        names = np.array(labels)
-        return Predicted(text, metrics, *([tuple(names[row].tolist()) for row in rows] for rows in (targets, found)))
-    right, predicted = ([labels[int(number)] for number in numbers] for numbers in (targets, found))
-    return Predicted(text, metrics, right, predicted)
-
-
-def prediction_header(
-    labels: Sequence[str] | None, example: Example | None = None, separator: str | None = None
-) -> list[str]:
-    """Return the column names: first those of ``prediction_cells``, then "id" and the texts of the example."""
-    best = ["label", "probability"] if separator is None else ["labels"]
-    own = ["value"] if labels is None else [*best, *(f"P({label})" for label in labels)]
-    if example is None:
-        return own
-    return [*own, *([] if example.id is None else ["id"]), *("text", "text_pair")[: len(example.texts)]]
-
-
-def prediction_cells(
-    outputs: Tensor, labels: Sequence[str] | None, separator: str | None = None
-) -> Iterable[list[str]]:
-    """Yield each output's cells: the number; or the best label, its probability, and all labels' probabilities.
-
-    With a ``separator``, the first cell has all labels with a probability of at least 0.5, and the second is left out.
-    """
-    if labels is None:
-        yield from ([f"{value:.6g}"] for value in outputs.tolist())
-        return
-    if separator is not None:
-        for row in outputs.double():
-            chosen = separator.join(label for label, there in zip(labels, row >= 0) if there)
-            yield [chosen, *(f"{probability:.4f}" for probability in row.sigmoid().tolist())]
-        return
-    for row in outputs.double().softmax(dim=-1).tolist():
-        best = max(range(len(labels)), key=row.__getitem__)
-        yield [labels[best], *(f"{probability:.4f}" for probability in (row[best], *row))]
+    if targets is None:
+        return Predicted(text, None)
+    found = labels.found(scores).numpy()
+    values = compute_metrics(metrics, targets, found, labels.positive_class)
+    return Predicted(text, values, labels.named(targets), labels.named(found))
 
 
 def table_text(rows: Iterable[Sequence[str]]) -> str:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.files.optional_imports import import_transformers
 from fairseq_maelm.interop.double_precision import DoublePrecision
+from fairseq_maelm.interop.export.sentence_modules import open_modules
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.export.tokenizer import check_strings, has_ties
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
@@ -32,6 +33,8 @@ from fairseq_maelm.text.sentencepiece_model import read_model, user_defined_symb
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS, MASK_SYMBOL
 
 logger = logging.getLogger(__name__)
+
+_MOST_SHOWN = 20  # of the texts that tokenizers read differently
 
 # Lengths of the compared sequences, cut to the model's positions.
 LENGTHS = (2, 7, 512)
@@ -188,13 +191,15 @@ def differences(
 
 def verify_model(source: LoadedCheckpoint, target: Target, folder: Path) -> list[Agreement]:
     """Compare a checkpoint with its exported folder, which is opened as the target's class and as a bare encoder."""
-    model, view, architecture = source.model, source.checkpoint.view, target.architecture
+    model, view, architecture = source.model, source.checkpoint.view, target.scored
     order = torch.arange(len(source.dictionary)) if target.kept is None else target.kept.order
-    whole = open_model(folder, target)
-    encoder = whole
-    if architecture != "encoder":
+    encoder = whole = open_model(folder, target)
+    if target.modules:
+        with _quiet(import_transformers()):
+            whole = open_modules(folder)
+    elif architecture != "encoder":
         encoder = open_model(folder, Target(target.format, "encoder"), strict=False)
-    for each in (whole, encoder):
+    for each in (whole[0].auto_model if target.modules else whole, encoder):
         move_type_0_to_positions(each, model)
     return agreements(
         lambda tokens: checkpoint_outputs(model, view, architecture, target.head, tokens),
@@ -219,6 +224,8 @@ def transformers_outputs(
     if architecture == "masked-lm" and type(whole).__name__ in _LM_HEADS:
         scores = _LM_HEADS[type(whole).__name__](whole, states[masked])[:, order]
         return {STATES: states, scores_of(architecture): scores}
+    if isinstance(whole, nn.Sequential):  # sentence-transformers
+        return {STATES: states, scores_of(architecture): whole(inputs)["sentence_embedding"]}
     output = whole(**inputs)
     if architecture == "question-answering":
         scores = torch.stack([output.start_logits, output.end_logits], dim=-1)
@@ -238,7 +245,9 @@ def open_model(folder: Path, target: Target, strict: bool = True) -> Any:
         model, report = open_pretrained(target.auto_class, folder, output_loading_info=True)
     if type(model).__name__ != target.class_name:
         raise ValueError(f"transformers opens {folder} as {type(model).__name__} and not as {target.class_name}")
-    unused = set() if target.kept is None else {FAMILIES[target.format].prefix + name for name in target.kept.weights}
+    unused: set[str] = set()
+    if target.kept is not None:
+        unused = {*(FAMILIES[target.format].prefix + name for name in target.kept.weights), *target.kept.heads}
     found = {kind: sorted(set(map(str, names)) - unused) for kind, names in report.items() if kind.endswith("keys")}
     wrong = {kind: names for kind, names in found.items() if names}
     if strict and wrong:
@@ -287,7 +296,8 @@ def compare_tokens(
     theirs: Callable[[str], list[int]],
     ours: Callable[[str], list[int]],
     order: Sequence[int],
-    added: Sequence[str] = (),
+    added: Sequence[str],
+    own: Sequence[str],
 ) -> None:
     """Compare two tokenizers: raise ValueError if ordinary text differs, and log a warning if hard texts differ.
 
@@ -299,6 +309,7 @@ def compare_tokens(
         ours: our tokenizer, which returns our ids.
         order: map from our ids to the source's ids.
         added: tokens that were added to the source's tokenizer; texts with them count as ordinary text.
+        own: texts made of the source's other tokens; they count as hard texts.
     """
 
     def in_their_ids(text: str) -> list[int]:
@@ -307,24 +318,29 @@ def compare_tokens(
     if wrong := differences(theirs, in_their_ids, [*ORDINARY_STRINGS, *added_token_strings(added)]):
         text, expected, found = wrong[0]
         raise ValueError(f"the tokenizer in {place} gives {expected} for {text!r}, and the checkpoint's gives {found}")
-    hard = [text for text in HARD_STRINGS if MASK_SYMBOL not in text]
+    hard = [text for text in (*HARD_STRINGS, *own) if MASK_SYMBOL not in text]
     other = differences(theirs, in_their_ids, hard)
     logger.info(
         "%d of %d hard texts get the same tokens as from the source's tokenizer", len(hard) - len(other), len(hard)
     )
-    for each in other:
+    for each in other[:_MOST_SHOWN]:
         logger.warning("%s gets different tokens from the source's tokenizer than from ours", ascii(each.text))
 
 
-def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
+def verify_tokenizer(source: LoadedCheckpoint, folder: Path, words: bool = False) -> dict[str, str]:
     """Compare the folder's tokenizer, opened by transformers, with the checkpoint's; raise ValueError if they differ.
+
+    With ``words``, single words are compared, each as if it followed a space.
 
     Returns:
         the texts that may differ and do, text -> reason.
     """
     from fairseq_maelm.hf import open_pretrained
 
-    expected, tokenizer = source.tokenizer.encode, open_pretrained("AutoTokenizer", folder)
+    ours, tokenizer = source.tokenizer, open_pretrained("AutoTokenizer", folder)
+
+    def expected(text: str) -> list[int]:
+        return ours.encode(ours.encoder.word_prefix + text if words and text[:1] not in ("", " ") else text)
 
     def found(text: str) -> list[int]:
         # verbose=False: a warning about texts that are longer than the model's positions is not needed.
@@ -339,6 +355,9 @@ def verify_tokenizer(source: LoadedCheckpoint, folder: Path) -> dict[str, str]:
     if source.tokenizer_file.suffix != ".json":
         added += user_defined_symbols(read_model(source.tokenizer_file))
     texts = list(filter(comparable, [*check_strings(source.dictionary, special), *added_token_strings(added)]))
+    if words:
+        # An added token cannot be told to follow a space.
+        texts = [word for text in texts for word in text.split() if not any(token in word for token in added)]
     wrong = differences(expected, found, texts, has_ties(source.tokenizer_file))
     if wrong:
         raise ValueError(

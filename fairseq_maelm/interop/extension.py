@@ -1,6 +1,7 @@
-"""Extend a checkpoint's vocabulary by the words of a domain, whose rows start as the means of their parts' rows."""
+"""Extend a checkpoint's vocabulary by pieces of a domain's words, whose rows start as means of their parts' rows."""
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,26 +18,33 @@ from fairseq_maelm import __version__
 from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.fit import SETTINGS, dictionary_fingerprint, pack_settings, saved_settings
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
+from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.corpus.reading import read_documents
 from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.export.complete_folder import complete, complete_section
 from fairseq_maelm.interop.export.exporter import CARD_FILE, write_model
 from fairseq_maelm.interop.export.model_card import model_card, table
 from fairseq_maelm.interop.export.target import choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.extended_tokenizer import WORD_PIECE, extend_tokenizer, kind_of_tokenizer, name_of
+from fairseq_maelm.interop.extended_tokenizer import WORD_PIECE, extend_tokenizer, kind_of_tokenizer
 from fairseq_maelm.interop.importing.huggingface_vocabulary import open_source_tokenizer
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.interop.source_files import CONFIG_FILE, SourceFiles
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
+from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
-from fairseq_maelm.text.new_pieces import LEAST, Run, WordCounts, best_pairs, best_words, count_words, runs_of_tokens
+from fairseq_maelm.text.new_pieces import LEAST, Cutter, NewPiece, WordCounts, count_words, find_pieces
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
 from fairseq_maelm.text.unknown import Encoded, check_known
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE
 
+logger = logging.getLogger(__name__)
+
+# The most words that a message names.
+_SHOWN = 10
 _SETTINGS = "tokenizer_config.json"
 # The files of a source that would still have the old tokens.
 _OLD_FILES = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", MODEL_FILE, "spiece.model")
@@ -49,6 +57,9 @@ class Extended:
 
     folder: Path
     new: list[str]  # the tokens, in the order of their ids
+    used: int  # how many of them the text or the list has; the others are steps towards longer ones
+    words: list[str]  # the words of the text that are one new token, those that save most first
+    letters: int  # how many of the tokens are letters, or words of a WordPiece, that were unknown
     before: float  # tokens per word of the held-out text
     after: float
     held_out: bool  # whether the text was held out from the search
@@ -60,6 +71,7 @@ def extend(
     pieces: int,
     output: Path,
     json_field: str = "text",
+    words: Path | None = None,
     allow_unknown: bool = False,
 ) -> Extended:
     """Write a checkpoint with new tokens to a new folder, which appears only after its verification.
@@ -70,11 +82,12 @@ def extend(
         pieces: the most tokens to add.
         output: folder to write, which must not exist.
         json_field: the field that holds the text of JSON lines.
+        words: file of words, one on each line, which become tokens first.
         allow_unknown: go on if most tokens of the text are unknown.
 
     Raises:
         FileNotFoundError: the checkpoint has no tokenizer.
-        ValueError: the text has no new words, or the checkpoint cannot be extended; no files are left behind.
+        ValueError: there is nothing to add, or the checkpoint cannot be extended; no files are left behind.
     """
     with whole_folder(output, "maelm extend") as folder:
         source = load_with_model(checkpoint)
@@ -85,17 +98,22 @@ def extend(
         content = _tokenizer_of(source)
         (folder / TOKENIZER_FILE).write_text(content, encoding="utf-8")
         old = TokenizerEncoder(folder / TOKENIZER_FILE, _symbols(source))
-        kind = kind_of_tokenizer(content)
-        documents = chain.from_iterable(read_documents(path, json_field) for path in text)
-        counts = count_words(documents, runs_of_tokens(old.tokenizer, whole=kind == WORD_PIECE))
-        measured = counts.held_out or counts.words
-        check_known(old, ", ".join(map(str, text)), allow_unknown, _encoded(old, measured))
-        new = _best(counts, pieces, kind, old.tokenizer.get_vocab())
+        cutter = Cutter(old.tokenizer, whole=kind_of_tokenizer(content) == WORD_PIECE)
+        counts = count_words(chain.from_iterable(read_documents(path, json_field) for path in text), cutter)
+        listed = [] if words is None else _listed(words)
+        new = find_pieces(counts, cutter, pieces, old.tokenizer.get_vocab(), listed)
+        if not new:
+            raise CorpusError(_why_nothing(counts))
         ours = _extended(source, content, new, folder)
         encoder = TokenizerEncoder(folder / TOKENIZER_FILE, _symbols(ours))
+        _warn_of_cut_words(listed, encoder)
+        measured = counts.held_out or counts.words
         before, after = _tokens_per_word(old, encoder, measured)
-        names = [name_of(kind, parts) for parts in new]
-        done = Extended(output, names, before, after, bool(counts.held_out))
+        check_known(encoder, ", ".join(map(str, text)), allow_unknown, _encoded(encoder, measured))
+        used = _used(old, encoder, {**dict.fromkeys(listed, 0), **(counts.words + counts.held_out)})
+        names = [piece.name for piece in new]
+        letters = sum(name in cutter.letters for name in names)
+        done = Extended(output, names, *used, letters, before, after, bool(counts.held_out))
         _write(ours, folder, done, checkpoint, text)
     return done
 
@@ -112,28 +130,60 @@ def _tokenizer_of(source: LoadedCheckpoint) -> str:
     return str(build_tokenizer(file, source.dictionary).to_str())
 
 
-def _best(counts: WordCounts, pieces: int, kind: str, taken: dict[str, int]) -> list[Run]:
+def _listed(file: Path) -> list[str]:
+    words = []
+    for number, line in numbered_lines(file, blank=False):
+        if len(line.split()) > 1:
+            raise CorpusError(f"{file}:{number} has {len(line.split())} words: write each on its own line")
+        words.append(clean_text(line))
+    return words
+
+
+def _why_nothing(counts: WordCounts) -> str:
     if not counts.documents:
-        raise CorpusError("the text has no words: give text of the domain")
-    frequent = counts.frequent()
-    found: list[Run] = list(best_words(frequent, pieces) if kind == WORD_PIECE else best_pairs(frequent, pieces, taken))
-    if not found:
-        raise CorpusError(
-            f"the text has no new words: none that the vocabulary cuts into several tokens is there {LEAST} times, in "
-            f"{LEAST} documents. Give more text of the domain"
+        return "the text has no words: give text of the domain"
+    if not counts.runs:
+        return "there is nothing to add: each word of the text is one token already. Give text of another domain"
+    return (
+        f"there is nothing to add: nothing that could become a token is {LEAST} times in the text and in "
+        f"{min(LEAST, counts.documents)} of its documents ({counts.documents:,}). Give more text of the domain, or a "
+        "list of its words (--words)"
+    )
+
+
+def _warn_of_cut_words(listed: list[str], encoder: TokenizerEncoder) -> None:
+    cut = [word for word in listed if len(encoder.encode([f" {word}"])[0]) > 2]
+    if cut:
+        logger.warning(
+            "%d of %d listed words are no single token, because the tokenizer cuts text before it finds tokens, or has "
+            "a token of this name: %s",
+            *(len(cut), len(listed), " ".join(cut[:_SHOWN])),
         )
-    return found
 
 
-def _extended(source: LoadedCheckpoint, content: str, new: list[Run], folder: Path) -> LoadedCheckpoint:
+def _used(old: TokenizerEncoder, new: TokenizerEncoder, words: dict[str, int]) -> tuple[int, list[str]]:
+    """Return how many new tokens words have, and those that are one, each as most often written, best savings first."""
+    used: set[int] = set()
+    saved: Counter[int] = Counter()
+    written: dict[int, str] = {}
+    for word, number in sorted(words.items(), key=lambda item: -item[1]):
+        tokens = new.encode([f" {word}"])[0][:-1].tolist()
+        used.update(token for token in tokens if token >= old.dictionary_size)
+        if len(tokens) == 1 and tokens[0] in used and number:
+            saved[tokens[0]] += number * len(old.encode([f" {word}"])[0])
+            written.setdefault(tokens[0], word)
+    return len(used), [written[token] for token, _ in saved.most_common()]
+
+
+def _extended(source: LoadedCheckpoint, content: str, new: list[NewPiece], folder: Path) -> LoadedCheckpoint:
     """Write the new vocabulary to a folder, and return the checkpoint with its new rows."""
-    last, kind = len(source.dictionary) - 1, kind_of_tokenizer(content)
+    last = len(source.dictionary) - 1
     (folder / TOKENIZER_FILE).write_text(extend_tokenizer(content, new, last + 1, last), encoding="utf-8")
-    dictionary = _write_dictionary(folder, source.dictionary, [name_of(kind, parts) for parts in new])
+    dictionary = _write_dictionary(folder, source.dictionary, [piece.name for piece in new])
     if source.origin is not None:
-        _extend_source(source.origin, new, dictionary).write(folder)
+        _extend_source(source.origin, new, dictionary).write(folder, source.model.max_positions())
     weights = dict(source.checkpoint.weights)
-    groups = _old_parts(new, open_tokenizer_file(folder / TOKENIZER_FILE), kind)
+    groups = _old_parts(new, open_tokenizer_file(folder / TOKENIZER_FILE))
     for name in _ROWS:
         if name in weights:
             rows = torch.stack([weights[name][group].mean(dim=0) for group in groups])
@@ -144,12 +194,12 @@ def _extended(source: LoadedCheckpoint, content: str, new: list[Run], folder: Pa
     return LoadedCheckpoint(checkpoint, build_model(checkpoint, dictionary), dictionary, folder)
 
 
-def _old_parts(new: list[Run], tokenizer: Any, kind: str) -> list[Tensor]:
+def _old_parts(new: list[NewPiece], tokenizer: Any) -> list[Tensor]:
     """Return the ids <int64>[parts] of the old tokens that each new token replaces."""
     found: dict[str, list[int]] = {}
-    for parts in new:
-        groups = [found.get(part, [tokenizer.token_to_id(part)]) for part in parts]
-        found[name_of(kind, parts)] = list(chain.from_iterable(groups))
+    for piece in new:
+        groups = [found.get(part, [tokenizer.token_to_id(part)]) for part in piece.parts]
+        found[piece.name] = list(chain.from_iterable(groups))
     return [torch.tensor(group) for group in found.values()]
 
 
@@ -165,7 +215,7 @@ def _write_dictionary(folder: Path, old: Dictionary, names: list[str]) -> Dictio
     return load_dictionary(str(folder))
 
 
-def _extend_source(kept: SourceFiles, new: list[Run], dictionary: Dictionary) -> SourceFiles:
+def _extend_source(kept: SourceFiles, new: list[NewPiece], dictionary: Dictionary) -> SourceFiles:
     """Return what an export restores: the source's ids, after which come the new ones, and its files."""
     rows = len(kept.order)
     order = torch.cat([kept.order[:-1], torch.arange(rows, rows + len(new)), kept.order[-1:]])
@@ -183,10 +233,13 @@ def _extend_source(kept: SourceFiles, new: list[Run], dictionary: Dictionary) ->
         )
         # Other classes of transformers would make a tokenizer of their own from the tokens.
         settings = {role: tokenizer.id_to_token(number) for role, number in roles}
+        # So would they make other inputs than the source's class, which its settings need not name.
+        types = ["token_type_ids"] * (FAMILIES[kept.config["model_type"]].token_types > 1)
+        settings["model_input_names"] = ["input_ids", *types, "attention_mask"]
         settings |= json.loads(files.get(_SETTINGS, b"{}"))
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
         files[_SETTINGS] = json.dumps(settings, indent=2).encode()
-    return SourceFiles(order, dictionary_fingerprint(dictionary), files, kept.weights)
+    return replace(kept, order=order, vocabulary=dictionary_fingerprint(dictionary), files=files)
 
 
 def _encoded(encoder: TokenizerEncoder, words: Counter[str]) -> Encoded:

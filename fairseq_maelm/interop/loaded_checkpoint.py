@@ -10,7 +10,9 @@ from fairseq.data import Dictionary
 from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.reader import Checkpoint, read_checkpoint
 from fairseq_maelm.interop.source_files import SourceFiles, read_source_files
+from fairseq_maelm.models.labels import Labels, read_labels
 from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.models.text_limits import TextLimits, read_limits
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
@@ -35,6 +37,16 @@ class LoadedCheckpoint:
     def tokenizer_file(self) -> Path:
         """The path of the sentencepiece model or of the imported tokenizer.json."""
         return find_tokenizer([self.data, self.checkpoint.path.parent])
+
+    @cached_property
+    def labels(self) -> Labels | None:
+        """What the outputs of the task's head stand for."""
+        return read_labels(self.checkpoint.config, [self.data, self.checkpoint.path.parent])
+
+    def limits(self, head: str | None) -> TextLimits:
+        """Return the limits of texts: those of training for a head, and the model's for the encoder alone."""
+        positions = self.model.max_positions()
+        return TextLimits(positions) if head is None else read_limits(self.checkpoint.config, positions)
 
     @property
     def imported_as(self) -> str:

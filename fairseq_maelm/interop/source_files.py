@@ -2,8 +2,8 @@
 
 ``SOURCE_FILE`` is next to dict.txt and, like all vocabulary files, is copied to prepared data and save folders. Its
 tensors are: ``order`` <int64>[V], the map from our ids to the source's; ``vocabulary``, the fingerprint of our
-dictionary; ``file:NAME`` <uint8>[bytes], the content of a file; and ``weight:NAME``, a weight that our model lacks or
-stores in another form.
+dictionary; ``file:NAME`` <uint8>[bytes], the content of a file; ``weight:NAME``, a weight of the encoder that our model
+lacks or stores in another form; and ``head:NAME``, a weight of a head that our model lacks.
 """
 
 import json
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, Family
-from fairseq_maelm.files.atomic import read_regular
+from fairseq_maelm.files.atomic import parse_json, read_regular
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE
 
@@ -26,9 +26,11 @@ CONFIG_FILE = "config.json"
 # What an export says about the source: its name, kind and checksums, and its own model card.
 FACTS_FILE, SOURCE_CARD = "source.json", "README.md"
 # The files of tokenizers and of sentence-transformers, of which a source has some. No other file of a source is kept.
-_SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+_MODULES, _SENTENCE_CONFIG = "modules.json", "sentence_bert_config.json"
+_SENTENCE_ENCODER_FILES = (_MODULES, _SENTENCE_CONFIG, "config_sentence_transformers.json")
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 _OTHER_FILES = (
-    *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *(TOKENIZER_FILE, _TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", MODEL_FILE, "spiece.model"),
     *_SENTENCE_ENCODER_FILES,
 )
@@ -48,6 +50,7 @@ class SourceFiles:
     vocabulary: int  # the fingerprint of our dictionary
     files: dict[str, bytes] = field(default_factory=dict)  # config.json, and the tokenizer's files
     weights: dict[str, Tensor] = field(default_factory=dict)  # under the source's names without prefix
+    heads: dict[str, Tensor] = field(default_factory=dict)  # under the source's names
 
     @property
     def config(self) -> dict[str, Any]:
@@ -70,18 +73,22 @@ class SourceFiles:
         moved = {POSITIONS: positions + types[0], _TOKEN_TYPES: types - types[0]}
         return replace(self, weights={**self.weights, **moved})
 
-    def write(self, folder: Path) -> None:
-        """Write ``SOURCE_FILE`` to the dictionary's folder, and the files by which sentence-transformers opens it."""
+    def write(self, folder: Path, positions: int) -> None:
+        """Write ``SOURCE_FILE`` to the dictionary's folder, and the files by which sentence-transformers opens it.
+
+        ``positions`` is the source's number, for ``with_text_limit``.
+        """
         from safetensors.torch import save_file
 
         tensors = {"order": self.order, "vocabulary": torch.tensor(self.vocabulary)}
         for name, content in self.files.items():
             tensors[f"file:{name}"] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        tensors |= {f"weight:{name}": weight.contiguous().clone() for name, weight in self.weights.items()}
+        for kind, weights in (("weight", self.weights), ("head", self.heads)):
+            tensors |= {f"{kind}:{name}": weight.contiguous().clone() for name, weight in weights.items()}
         save_file(tensors, folder / SOURCE_FILE)
         # The library makes files that only their owner can read.
         shutil.copymode(folder / DICTIONARY_FILE, folder / SOURCE_FILE)
-        for name, content in self.files.items():
+        for name, content in with_text_limit(self.files, positions).items():
             if name in _SENTENCE_ENCODER_FILES or _MODULE_FILE.fullmatch(name):
                 (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_bytes(content)
@@ -105,9 +112,11 @@ class SourceFiles:
             elif name == POSITIONS and name in self.weights:
                 weight = self._positions(weight[-positions:])
             restored[full_name] = weight if name == POSITIONS else self.weights.get(name, weight)
+        # An encoder alone has no prefix, and no heads.
+        heads = self.heads if any(name.startswith(family.prefix) for name in restored) else {}
         poolers = {f"{family.prefix}{name}": self.weights[name] for name in _POOLER if name in self.weights}
         # A masked language model does not use a pooler, but stock encoders that open its folder do.
-        return restored if any(name.endswith(_POOLER) for name in restored) else restored | poolers
+        return heads | ({} if any(name.endswith(_POOLER) for name in restored) else poolers) | restored
 
     def _positions(self, ours: Tensor) -> Tensor:
         """Return the source's position table, updated from our rows <float>[positions, D].
@@ -133,6 +142,19 @@ def kept_files(folder: Path) -> dict[str, bytes]:
     names = [CONFIG_FILE, *_OTHER_FILES, *filter(_MODULE_FILE.fullmatch, modules)]
     found = {name: read_regular(folder / name) for name in names if (folder / name).is_file()}
     return {name: content for name, content in found.items() if content}
+
+
+def with_text_limit(files: Mapping[str, bytes], positions: int) -> dict[str, bytes]:
+    """Return a source's files with sentence-transformers' limit in its own file, and not in the tokenizer's alone.
+
+    Version 6 saves it as the tokenizer's ``model_max_length``, but texts for the encoder may become longer.
+    """
+    settings = parse_json(files.get(_SENTENCE_CONFIG, b"{}"), _SENTENCE_CONFIG)
+    if _MODULES not in files or not isinstance(settings, dict) or settings.get("max_seq_length") is not None:
+        return dict(files)
+    named = json.loads(files.get(_TOKENIZER_CONFIG, b"{}")).get("model_max_length")
+    limit = min(named, positions) if isinstance(named, int | float) else positions
+    return {**files, _SENTENCE_CONFIG: json.dumps({**settings, "max_seq_length": limit}, indent=2).encode()}
 
 
 def facts_and_card(name: str, facts: Mapping[str, Any], folder: Path) -> dict[str, bytes]:
@@ -162,14 +184,17 @@ def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | Non
     try:
         source = _source_of(load_file(path))
     except (SafetensorError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}): copy it from the folder of the import") from error
+        raise ValueError(f"{path} cannot be read ({error}): copy it from the folder of the import") from error
     return source if source.vocabulary == vocabulary else None
 
 
 def _source_of(tensors: dict[str, Tensor]) -> SourceFiles:
     """Return a source from the tensors of ``SOURCE_FILE``; raise a ValueError for other tensors."""
     files = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("file:")}
-    weights = {name[7:]: tensor.float() for name, tensor in tensors.items() if name.startswith("weight:")}
+    weights, heads = (
+        {name.removeprefix(kind): tensor.float() for name, tensor in tensors.items() if name.startswith(kind)}
+        for kind in ("weight:", "head:")
+    )
     order, vocabulary = tensors.get("order"), tensors.get("vocabulary")
     names = {name for name in files if not _MODULE_FILE.fullmatch(name)}
     known = names <= {CONFIG_FILE, FACTS_FILE, SOURCE_CARD, *_OTHER_FILES} and weights.keys() <= {*_KEPT_WEIGHTS}
@@ -179,7 +204,7 @@ def _source_of(tensors: dict[str, Tensor]) -> SourceFiles:
     if not torch.equal(order.sort().values, torch.arange(len(order))):
         raise ValueError("its content is not what maelm import writes")
     contents = {name: tensor.numpy().tobytes() for name, tensor in files.items()}
-    source = SourceFiles(order, int(vocabulary), contents, weights)
+    source = SourceFiles(order, int(vocabulary), contents, weights, heads)
     if CONFIG_FILE in source.files and source.config.get("model_type") not in FAMILIES:
         raise ValueError(f"its model type {source.config.get('model_type')!r} is not one that maelm import knows")
     return source

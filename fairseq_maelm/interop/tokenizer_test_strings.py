@@ -56,7 +56,7 @@ _LETTERS = [
     "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u7e41\u9ad4\u5b57",
     "\u3053\u3093\u306b\u3061\u306f\u4e16\u754c \u30ab\u30bf\u30ab\u30ca",
     "\uc548\ub155\ud558\uc138\uc694 \uc138\uacc4 \u1112\u1161\u11ab\u1100\u116e\u11a8",
-    "Ti\u1ebfng Vi\u1ec7t Tie\u0302\u0301ng Vie\u0323\u0302t",
+    "Ti\u1ebfng Vi\u1ec7t Tie\u0302\u0301ng Vie\u0323\u0302t Ti\u00ea\u0301ng Vi\u00ea\u0323t A\u0344",
     "\u10d2\u10d0\u10db\u10d0\u10e0\u10ef\u10dd\u10d1\u10d0 \u0532\u0561\u0580\u0587 \u12a0\u121b\u122d\u129b",
 ]
 _SYMBOLS = [
@@ -69,7 +69,7 @@ _SYMBOLS = [
     "\U0001d49c\U0001d4ee\U0001d4f2 \U00020000 \U0010fffd",
     "\ufeffbyte order mark",
     "a literal \u2581 symbol and \u2581word",
-    "NUL\x00 bell\x07 escape\x1b delete\x7f C1\x9f end",
+    "NUL\x00 bell\x07 escape\x1b delete\x7f C1\x9f end, in\x01side w\x80ords, \x00 alone \x1b",
     "replacement \ufffd character, private \ue000 use",
 ]
 _MASKS = [
@@ -85,10 +85,6 @@ HARD_STRINGS = _WORDS + _WHITE_SPACE + _LETTERS + _SYMBOLS + _MASKS
 
 # Text -> the reason why transformers may tokenize it differently. Cleaned corpora contain no such text.
 MAY_DIFFER = {
-    "Ti\u00ea\u0301ng Vi\u00ea\u0323t A\u0344": (
-        "partly composed letters, as in converted Vietnamese, and U+0344, a double mark: only the exported tokenizer "
-        "composes the last mark with the letter"
-    ),
     "\u00aa\u0301 \uff45\u0301 n\u00ba\u0301": (
         "a mark after a full-width, superscript or other compatibility letter: only sentencepiece composes it with the "
         "plain letter"

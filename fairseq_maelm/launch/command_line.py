@@ -5,6 +5,7 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -97,4 +98,22 @@ def parse_training(words: Sequence[str]) -> argparse.Namespace:
             return options.parse_args_and_arch(options.get_training_parser(), list(words))
     except SystemExit as error:
         lines = [line for line in messages.getvalue().splitlines() if "error: " in line] or ["error: wrong options"]
-        raise ValueError(f"fairseq-train does not accept the options: {lines[-1].partition('error: ')[2]}") from error
+        reason = lines[-1].partition("error: ")[2]
+        raise ValueError(f"fairseq-train does not accept the options: {reason}{_choices_of(reason)}") from error
+
+
+def _choices_of(reason: str) -> str:
+    """Say to which optimizers or learning-rate schedules unrecognized arguments belong, and how to omit them."""
+    from fairseq.registry import REGISTRIES
+
+    names = [word[2:] for word in reason.split() if word.startswith("--")] if "unrecognized arg" in reason else []
+    for kind in ("lr_scheduler", "optimizer"):
+        classes = REGISTRIES[kind]["dataclass_registry"]
+        declared = {each: {field.name for field in fields(options)} for each, options in classes.items()}
+        own = [name for name in names if any(name.replace("-", "_") in options for options in declared.values())]
+        if own:
+            having = sorted(each for each, options in declared.items() if own[0].replace("-", "_") in options)
+            omit = " ".join(f"{name}=none" for name in own)
+            option = kind.replace("_", "-")
+            return f" (of --{option} {', '.join(having)}). To omit those of a recipe of maelm pretrain: --set {omit}"
+    return ""

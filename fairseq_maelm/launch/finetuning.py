@@ -101,20 +101,29 @@ def run_words(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Machi
     sizes = [size for size in _SMALL_BATCHES if size < largest and size % gpus == 0] if fits_small else []
     sizes.append(largest)
 
-    def words(size: int, updates_per_epoch: int) -> list[str]:
+    def words(size: int, updates_per_epoch: int, mixes: bool = False) -> list[str]:
         options = {**run_options(recipe, encoder, setting, updates_per_epoch), **own, "batch-size": size // gpus}
         if keeps_last:
             options |= dict.fromkeys(("validate-interval", "save-interval"), options["max-epoch"])
-            if options.get("head-start") == "frozen":
-                options["mix-start"] = True
+        options["mix-start"] = mixes
         return [*train_words(options, args.task, args.output, machine), *args.fairseq_options]
 
-    counted = count_updates(configuration_of(words(largest, 1)[1:]), sizes, encoder)
+    config = configuration_of(words(largest, 1)[1:])
+    mixes = keeps_last and _starts_frozen(config, recipe)
+    counted = count_updates(config, sizes, encoder)
     size = next(size for size in sizes if counted.examples <= _MOST_UPDATES_OF_PASS * size or size == largest)
     updates_per_epoch = counted.updates_per_epoch[size]
     if args.epochs is None:
         setting["epochs"] = max(setting["epochs"], math.ceil(recipe.min_updates / updates_per_epoch))
-    return words(size, updates_per_epoch)
+    return words(size, updates_per_epoch, mixes)
+
+
+def _starts_frozen(config: Any, recipe: FineTuningRecipe) -> bool:
+    """Return whether the head starts from frozen states; options after -- may choose otherwise than the recipe."""
+    starts = str(getattr(config.task, "head_start", None)) == "frozen"
+    if not starts and recipe.options.get("head-start") == "frozen":
+        logger.info("the head starts at random: the weights before training are not mixed with those after it")
+    return starts
 
 
 def _few_to_validate(task: Path) -> bool:

@@ -70,9 +70,12 @@ def count_gpus(asked: int | None, most: int | None = None, only_show: bool = Fal
 
     visible = torch.cuda.device_count()  # respects CUDA_VISIBLE_DEVICES
     launched = _launched(visible)
+    found = launched if launched is not None and visible else visible
+    number = min(most or found, found) if asked is None else asked
+    if processes_of_torchrun() > 1 and (number < 2 or not visible):
+        raise UsageError(f"{apart(bool(number and visible))}{f', or give --gpus {launched}' if visible else ''}")
     if asked is None:
-        found = visible if launched is None else launched
-        return found if most is None else min(most, found)
+        return number
     # Otherwise an update would have another size than the recipe's.
     if asked > 1 and launched not in (None, asked):
         raise UsageError(
@@ -87,6 +90,17 @@ def count_gpus(asked: int | None, most: int | None = None, only_show: bool = Fal
     return asked
 
 
+def processes_of_torchrun() -> int:
+    """Return the number of processes that torchrun has started on all machines, 1 without torchrun."""
+    return int(os.environ["WORLD_SIZE"]) if os.environ.keys() >= _OF_TORCHRUN else 1
+
+
+def apart(has_gpu: bool) -> str:
+    """Return why torchrun's processes cannot share a run that has one process, and what to do."""
+    device = "one GPU" if has_gpu else "a CPU"
+    return f"torchrun started {processes_of_torchrun()} processes, but a run on {device} has one: omit torchrun"
+
+
 def _launched(visible: int) -> int | None:
     """Return the number of GPUs that fairseq uses whatever its option says; None if the option decides.
 
@@ -94,7 +108,7 @@ def _launched(visible: int) -> int | None:
     """
     given = os.environ
     if given.keys() >= _OF_TORCHRUN:
-        return int(given["WORLD_SIZE"])
+        return processes_of_torchrun()
     if not visible or not given.keys() & _OF_SLURM or shutil.which("scontrol") is None:
         return None
     nodes = int(given.get("SLURM_NNODES", 1))

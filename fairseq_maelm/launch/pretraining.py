@@ -55,17 +55,17 @@ def parse_change(text: str) -> tuple[str, Any]:
 
 def choose_recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> PretrainingRecipe:
     """Read the recipe that the arguments of ``maelm pretrain`` name, and apply --set and --arch."""
-    if args.recipe is None and args.arch is None and args.checkpoint is None:
-        names = ", ".join(recipe_names(PretrainingRecipe))
-        raise UsageError(f"give --arch, --checkpoint, or --recipe with one of {names}")
+    names, by_arch = recipe_names(PretrainingRecipe), (args.arch or "").removeprefix("maelm_")
+    if args.recipe is None and args.checkpoint is None and by_arch not in names:
+        what = f"there is no recipe for --arch {args.arch}: give" if args.arch else "give --arch, --checkpoint, or"
+        raise UsageError(f"{what} --recipe with one of {', '.join(names)}")
     if args.checkpoint is not None and (args.arch is not None or "arch" in changes):
         raise UsageError("with --checkpoint the architecture is the checkpoint's: omit --arch")
     if args.checkpoint is not None and "finetune-from-model" in changes:
         raise UsageError("--checkpoint names the checkpoint to start from: omit --set finetune-from-model")
     if args.checkpoint is None and (args.general_data is not None or args.objective != OBJECTIVES[0]):
         raise UsageError("--objective and --general-data need --checkpoint")
-    by_default = Path("adapt" if args.arch is None else args.arch.removeprefix("maelm_"))
-    recipe = read_recipe(args.recipe or by_default, PretrainingRecipe)
+    recipe = read_recipe(args.recipe or Path(by_arch or "adapt"), PretrainingRecipe)
     for name, value in changes.items():
         (recipe.setting if name in recipe.setting else recipe.options)[name] = value
     if args.arch is not None:

@@ -1,5 +1,7 @@
 """Choose the checkpoint from which a run starts. For the reason, see ``start``."""
 
+import contextlib
+import filecmp
 import logging
 import math
 import os
@@ -14,6 +16,7 @@ from fairseq.file_io import PathManager
 from fairseq_maelm.checkpoints.integrity import find_damage
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state, shown
+from fairseq_maelm.files.atomic import PARTIAL_SUFFIX
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +63,20 @@ def checkpoint_files(folder: Path, suffix: str) -> list[Path]:
     # Runs do not continue from files with other names, such as averages and crash.pt.
     name = re.compile(rf"checkpoint(?:_last|_best|\d+|_\d+_\d+|\.best_.+){re.escape(suffix)}\.pt")
     return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
+
+
+def link_equal_checkpoints(folder: Path) -> None:
+    """Make the best and the last checkpoint of a finished run one file with two names, if their contents are equal.
+
+    No file is ever changed in place: checkpoints are written under another name and renamed.
+    """
+    best, last = folder / "checkpoint_best.pt", folder / DEFAULT
+    if not (best.is_file() and last.is_file()) or best.samefile(last) or not filecmp.cmp(best, last, shallow=False):
+        return
+    partial = last.with_name(f"{last.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+    with contextlib.suppress(OSError):  # a file system may have no links
+        os.link(best, partial)
+        os.replace(partial, last)
 
 
 def read_progress(path: Path) -> Progress:

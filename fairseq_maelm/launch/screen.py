@@ -27,6 +27,8 @@ _SHORT = logging.Formatter("%(asctime)s | %(message)s", "%H:%M:%S")
 # Loggers with all messages shown; and prefixes of messages that are shown from any logger.
 _SHOWN = (
     "fairseq_maelm.fairseq_fixes",
+    "fairseq_maelm.finetuning.sentences.frozen_head",
+    "fairseq_maelm.finetuning.sentences.mixture",
     "fairseq_maelm.launch",
     "fairseq_maelm.launch.training",
     "fairseq_maelm.tasks.general_loss_bound",

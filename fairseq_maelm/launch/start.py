@@ -18,13 +18,18 @@ from typing import Any, NoReturn
 
 from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
+from omegaconf import OmegaConf
 
+from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.fairseq_fixes.private import hours_before, recorded_updates
 from fairseq_maelm.fairseq_fixes.processes import broadcast_object
 from fairseq_maelm.fairseq_fixes.stopping import restore_patience, validations_without_improvement
 from fairseq_maelm.files.atomic import FolderLock, copy_file, remove_partial_files
+from fairseq_maelm.launch.last_update import has_ended, jump
+from fairseq_maelm.launch.machine import apart, processes_of_torchrun
 from fairseq_maelm.launch.recorded_inputs import record_inputs
-from fairseq_maelm.launch.save_folder import DEFAULT, Start, choose_start
+from fairseq_maelm.launch.save_folder import DEFAULT, Start, choose_start, read_without_weights
+from fairseq_maelm.launch.screen import is_first_rank
 from fairseq_maelm.launch.setup_files import read_setup_files, write_with_first_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -51,11 +56,15 @@ def begin_or_resume(cfg: Any, trainer: Any, load: Callable[[Any], tuple[Any, Any
     Returns:
         what fairseq's function returns: the state beyond weights and optimizer, or None; and the batches.
     """
+    _check_machine(trainer)
     start = _decided_by_first_rank(trainer, functools.partial(_prepare, cfg, trainer))
     told = copy.deepcopy(cfg)
     told.restore_file = start.file
     if start.file not in (DEFAULT, cfg.restore_file):
         told.finetune_from_model = None
+    # A head of the same size may have had other labels; --restore-file and --continue-once take it over.
+    begins_anew = start.begins and told.finetune_from_model and not getattr(told, "continue_once", None)
+    trainer.get_model().takes_heads = not begins_anew
     extra_state, epoch_itr = load(told)
     if extra_state is not None and not start.begins and not cfg.reset_meters:
         _restore_lasting_meters(extra_state)
@@ -68,6 +77,15 @@ def begin_or_resume(cfg: Any, trainer: Any, load: Callable[[Any], tuple[Any, Any
     except ValueError as error:
         refuse(error)
     return extra_state, epoch_itr
+
+
+def _check_machine(trainer: Any) -> None:
+    """Exit if torchrun has started several runs in one folder, or fairseq's --fp16 does not work without a GPU."""
+    if distributed_utils.get_global_world_size() < processes_of_torchrun():
+        refuse(apart(trainer.cuda), is_first_rank())
+    common = trainer.cfg.common
+    if common.fp16 and not (trainer.cuda or common.fp16_no_flatten_grads):
+        refuse("--fp16 needs a GPU: omit it, or give --precision bf16 instead")
 
 
 def lasting(name: str) -> str:
@@ -101,9 +119,10 @@ def _decided_by_first_rank(trainer: Any, decide: Callable[[], Start]) -> Start:
     return start
 
 
-def refuse(reason: Any) -> NoReturn:
-    """Exit with a reason, which the first rank prints."""
-    raise SystemExit(f"fairseq-train: error: {reason}" if distributed_utils.get_global_rank() == 0 else 1)
+def refuse(reason: Any, prints: bool = True) -> NoReturn:
+    """Exit with a reason, which the first rank prints, unless it is told not to."""
+    shown = prints and distributed_utils.get_global_rank() == 0
+    raise SystemExit(f"fairseq-train: error: {reason}" if shown else 1)
 
 
 def _prepare(cfg: Any, trainer: Any) -> Start:
@@ -113,10 +132,33 @@ def _prepare(cfg: Any, trainer: Any) -> Start:
     start = choose_start(cfg, trainer.checkpoint_suffix, type(trainer.get_criterion()).__name__)
     continues = start.continues and not (cfg.reset_dataloader or cfg.reset_optimizer)
     path = Path(cfg.save_dir, DEFAULT) if start.file == DEFAULT else Path(start.file)
-    record_inputs(trainer, path.with_name(f"{path.stem}{trainer.checkpoint_suffix}.pt") if continues else None)
+    path = path.with_name(f"{path.stem}{trainer.checkpoint_suffix}.pt")
+    record_inputs(trainer, path if continues else None)
+    if continues and not cfg.reset_lr_scheduler:
+        _refuse_jump(trainer, path)
     if not cfg.no_save:
         write_with_first_checkpoint(read_setup_files(trainer.task, Path(cfg.save_dir)))
     return start
+
+
+def _refuse_jump(trainer: Any, path: Path) -> None:
+    """Raise a ValueError if a schedule would jump because the run has another last update than its checkpoint."""
+    state = read_without_weights(path)
+    before, updates = plain_sections(state, path), int(state["optimizer_history"][-1]["num_updates"])
+    if "optimization" in before and (change := jump(_sections(trainer), before, updates)):
+        raise ValueError(
+            f"the run in {path} cannot continue after {updates} updates: {change}. Give the old value, or start a new "
+            "run from this checkpoint by --finetune-from-model and another --save-dir"
+        )
+
+
+def _sections(trainer: Any) -> dict[str, Any]:
+    """Return what schedules depend on as plain data; old classes of fairseq have a Namespace as their section."""
+    sections = {name: getattr(trainer.cfg, name) for name in ("task", "lr_scheduler", "optimization")}
+    return {
+        name: OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else vars(section)
+        for name, section in sections.items()
+    }
 
 
 def _hold(folder: Path) -> None:
@@ -139,9 +181,8 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
     limit = _limit_reached(trainer, epoch_itr, updates)
     if limit:
         further = "to continue it, raise this option of fairseq-train; for a new run, name another folder"
-        schedule = trainer.cfg.lr_scheduler
-        if 0 < getattr(schedule, "total_num_update", 0) <= updates or getattr(schedule, "phase_ratio", None):
-            further = "its learning-rate schedule has ended; to train further, start a new run from its checkpoint"
+        if has_ended(_sections(trainer), updates):
+            further = "its schedule has ended; to train further, start a new run from its checkpoint"
         logger.info("this run is complete after %d updates (%s), so nothing is changed: %s", updates, limit, further)
         _restore_last(trainer, start)
         # fairseq checks this limit next, and the others only after another update.

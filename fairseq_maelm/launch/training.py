@@ -186,7 +186,10 @@ def different_settings(
         owned: option of fairseq-train -> option of the command that decides it.
         ignored: options of fairseq-train that may differ.
     """
-    old, new = _settings(before), _settings(now)
+    from fairseq_maelm.launch.last_update import depends_on_last_update  # imports fairseq
+
+    free = _FREE - {"max_update"} if depends_on_last_update(now, before) else _FREE
+    old, new = _settings(before, free), _settings(now, free)
     differ = {name: (old[name], new[name]) for name in new if name in old and old[name] != new[name]}
     differ = {name: values for name, values in differ.items() if name[1] not in ignored}
     if ("task", "data") in differ and not any(map(os.path.exists, differ["task", "data"][0].split(":"))):
@@ -214,8 +217,8 @@ def _value_of(configuration: Mapping[str, Any], name: str) -> Any:
     return next((section[name] for section in sections if name in section), None)
 
 
-def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Return the settings that determine a run's result: (section, option) -> value."""
+def _settings(configuration: Mapping[str, Any], free: Collection[str]) -> dict[tuple[str, str], Any]:
+    """Return the settings that determine a run's result, except for the free ones: (section, option) -> value."""
     from fairseq_maelm.models.config import complete_config  # imports torch
 
     sections = {name: dict(content) for name, content in configuration.items() if isinstance(content, dict)}
@@ -237,10 +240,6 @@ def _settings(configuration: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     for name in (("task", "data"), ("task", "general_data"), ("checkpoint", "finetune_from_model")):
         if chosen.get(name):
             chosen[name] = ":".join(map(os.path.realpath, chosen[name].split(":")))
-    # Some schedules depend on the last update, and would jump back.
-    of_task = task.get("mask_prob_end") or task.get("half_length_until")
-    ends = of_task or sections.get("lr_scheduler", {}).get("phase_ratio")
-    free = _FREE - {"max_update"} if ends else _FREE
     return {name: value for name, value in chosen.items() if name[1] not in free}
 
 

@@ -1,7 +1,7 @@
-"""Score texts for the classes of a checkpoint that was fine-tuned on sentences."""
+"""Score texts by a checkpoint that was fine-tuned on sentences."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,25 +9,8 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.models.batched_inference import Places, predict
+from fairseq_maelm.models.labels import Classes, Numbers
 from fairseq_maelm.text.cleaning import checked_examples
-from fairseq_maelm.text.dictionary import class_names
-
-
-class TextLabel(NamedTuple):
-    """The class that a model finds most likely for a text.
-
-    Attributes:
-        label: name of the class.
-        probability: probability of the class, in [0, 1].
-    """
-
-    label: str
-    probability: float
-
-
-def is_multi_label(hub: Any) -> bool:
-    """Return whether the checkpoint was fine-tuned on texts with any number of labels."""
-    return getattr(hub.task, "label_separator", None) is not None
 
 
 def find_head(model: Any, name: str) -> Any:
@@ -38,21 +21,21 @@ def find_head(model: Any, name: str) -> Any:
     return model.classification_heads[name]
 
 
-def names_of_classes(hub: Any, head: str) -> list[str] | None:
-    """Return the names of the classes that a head scores; None if it predicts a value.
+def labels_of_head(hub: Any, head: str) -> Classes | Numbers:
+    """Return what the outputs of a sentence head stand for.
 
     Raises:
         ValueError: there is no such head, or the checkpoint has no names of classes.
     """
+    labels = hub.labels
     if find_head(hub.model, head).out_proj.out_features == 1:  # there are at least two classes
-        return None
-    dictionary = getattr(hub.task, "label_dictionary", None)
-    if dictionary is None:
+        return labels if isinstance(labels, Numbers) else Numbers()
+    if not isinstance(labels, Classes):
         raise ValueError(
             "the checkpoint has no names of classes, because it was not fine-tuned by the task maelm_sentences: use "
             "predict(head, tokens), which scores classes by index"
         )
-    return class_names(dictionary)
+    return labels
 
 
 def score_texts(
@@ -69,18 +52,17 @@ def score_texts(
         progress: label of a progress bar; None for no bar.
 
     Returns:
-        logits <float32>[n, classes], or values <float32>[n, 1] of a regression, on the CPU.
+        logits <float32>[n, classes], or <float32>[n, 1] of a regression, on the CPU; ``hub.labels`` turns them into
+        answers.
 
     Raises:
         ValueError: the checkpoint was trained on pairs and a text is single, or vice versa.
     """
-    # The task's limit is that of training, which may be lower than the model's.
-    limit, examples = min(hub.model.max_positions(), hub.task.max_positions()), checked_examples(texts)
-    expected = getattr(hub.task.cfg, "texts", None)
-    if expected and any(len(example) != expected for example in examples):
-        form = "single texts, not tuples of two" if expected == 1 else "pairs: give tuples of two texts"
+    limits, examples = hub.limits, checked_examples(texts)
+    if limits.texts and any(len(example) != limits.texts for example in examples):
+        form = "single texts, not tuples of two" if limits.texts == 1 else "pairs: give tuples of two texts"
         raise ValueError(f"the checkpoint was trained on {form}")
-    sequences = [hub.encode(*example, max_length=limit, masks=False).numpy() for example in examples]
+    sequences = [hub.encode(*example, max_length=limits.tokens, masks=False).numpy() for example in examples]
     lengths = np.array([len(sequence) for sequence in sequences])
 
     def collate(places: Places) -> Tensor:

@@ -181,9 +181,10 @@ class SharedDecoder(nn.Module):
         positions = outputs.indices % layout["padded_length"]
         mask_states = encoder.add_positions(entry.mask_embedding.expand(len(positions), -1), positions)
         stream = self._mask_stream(encoder, entry, layout, outputs, positions)
-        needs_last = wants_last or len(layout["seen_outputs"]) > 0
+        # If no state of a visible token is needed, the last layer returns rows of the masks alone.
+        needs_visible = wants_last or len(layout["seen_outputs"]) > 0
         context = entry.context.with_mask_stream(stream)
-        last_context = context if needs_last else entry.context.with_mask_stream(stream._replace(alone=True))
+        last_context = context if needs_visible else entry.context.with_mask_stream(stream._replace(alone=True))
         rows = streams.join(all_states[-1], mask_states)
         for number, layer in enumerate(encoder.layers[first:], first):
             if number in self.decoding_layers:
@@ -195,7 +196,7 @@ class SharedDecoder(nn.Module):
                 all_states.append(streams.split(rows, *src_tokens.shape)[0])
         if wants_last:
             all_states[-1] = encoder.final_layer_norm(all_states[-1])
-        predicted = self._of_predicted(rows, layout) if needs_last else rows
+        predicted = self._of_predicted(rows, layout) if needs_visible else rows
         return VisibleAndPredicted(all_states, encoder.final_layer_norm(predicted))
 
     def _of_predicted(self, rows: Tensor, layout: Layout) -> Tensor:

@@ -12,9 +12,9 @@ from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.cpu.dropout import dropout
-from fairseq_maelm.modules.cpu.token_embedding import embed
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions
+from fairseq_maelm.modules.token_embedding import embed_tokens_and_mask
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 
@@ -115,7 +115,7 @@ class MaelmEncoder(FairseqEncoder):
         """Return the input of the first layer; the arguments are those of ``forward``."""
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
-        embedded, mask_embedding = embed(self.embed_tokens, src_tokens, self.mask_index)
+        embedded, mask_embedding = embed_tokens_and_mask(self.embed_tokens, src_tokens, self.mask_index)
         states = self.add_positions(embedded, positions)
         context = self._context(positions, self._lengths(src_tokens, padded), states)
         return EncoderInput(states, context, mask_embedding)

@@ -35,6 +35,8 @@ class FairseqTextModel(FairseqEncoderModel):
         self.config = config
         self.precision = str(config.precision)
         self.classification_heads = nn.ModuleDict()
+        # Whether loaded weights replace those of heads of the same name and size.
+        self.takes_heads = True
 
     def initialize(self, module: nn.Module) -> None:
         """Initialize a part of this model with random weights."""

@@ -1,5 +1,6 @@
 """The hub interface: an object that applies a checkpoint to sentences."""
 
+import copy
 import functools
 import itertools
 import logging
@@ -10,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from fairseq import tasks
 from torch import Tensor, nn
 
@@ -20,8 +20,10 @@ from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.models.batched_inference import Places, predict
-from fairseq_maelm.models.classification import TextLabel, find_head, is_multi_label, names_of_classes, score_texts
+from fairseq_maelm.models.classification import find_head, labels_of_head, score_texts
+from fairseq_maelm.models.labels import Labels, Numbers, TextLabel, read_labels
 from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
+from fairseq_maelm.models.text_limits import TextLimits, read_limits
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.modules.finetuning_heads import pool
 from fairseq_maelm.text.cleaning import checked_texts, clean_text
@@ -31,6 +33,8 @@ from fairseq_maelm.text.truncation import SEPARATORS, join_sentences
 logger = logging.getLogger(__name__)
 
 SENTENCE_HEAD = "sentence_classification_head"  # the name in fairseq's fine-tuning
+# Arguments of fairseq's from_pretrained that name a tokenizer, as users of its RoBERTa write.
+_OF_TOKENIZERS = ("bpe", "sentencepiece_model", "gpt2_encoder_json", "gpt2_vocab_bpe", "tokenizer")
 
 
 class MaelmHubInterface(nn.Module):
@@ -53,6 +57,24 @@ class MaelmHubInterface(nn.Module):
         self.model = model
         self.tokenizer = tokenizer
         self.dictionary = task.source_dictionary
+        self._data = Path(task.cfg.data)
+
+    @functools.cached_property
+    def labels(self) -> Labels | None:
+        """What the outputs of the task's head stand for; None for a pretrained or imported model."""
+        return read_labels(self.config, [self._data])
+
+    @functools.cached_property
+    def limits(self) -> TextLimits:
+        """The number of tokens and texts of an example, as in training."""
+        return read_limits(self.config, self.model.max_positions())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MaelmHubInterface":
+        """Copy everything but the task, which fairseq cannot copy: its ``StatefulContainer`` then calls itself."""
+        memo[id(self.task)] = self.task
+        memo[id(self)] = copied = type(self).__new__(type(self))
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     @property
     def bpe(self) -> TextTokenizer:
@@ -90,9 +112,8 @@ class MaelmHubInterface(nn.Module):
             parts = [np.array([*self.tokenizer.encode(each), end]) for each in sentences]
         else:
             parts = self.tokenizer.encoder.encode([clean_text(each) for each in sentences])
-        at_the_end = str(getattr(self.config.task, "shorten_method", "none")) == "truncate"
         separators = SEPARATORS if len(sentences) == 1 else self._separators
-        joined = join_sentences(parts, self.dictionary.bos(), max_length, at_the_end, separators)
+        joined = join_sentences(parts, self.dictionary.bos(), max_length, self.limits.at_the_end, separators)
         return torch.from_numpy(joined.astype(np.int64))
 
     @functools.cached_property
@@ -154,10 +175,10 @@ class MaelmHubInterface(nn.Module):
 
         A word without tokens, such as one of control characters only, gets zeros.
         """
-        words = checked_texts([sentence])[0].split()
+        words = [clean_text(word) for word in checked_texts([sentence])[0].split()]
         first, *others = words or [""]  # without words, one of no tokens, whose state is left out at the end
         encoder = self.tokenizer.encoder
-        encoded = encoder.encode([first, *(encoder.word_prefix + word for word in others)])
+        encoded = encoder.encode([first, *(word and encoder.word_prefix + word for word in others)])
         pieces = [ids[:-1].tolist() for ids in encoded]
         tokens = torch.tensor([self.dictionary.bos(), *itertools.chain(*pieces), self.dictionary.eos()])
         states: Any = self.extract_features(tokens)
@@ -215,7 +236,8 @@ class MaelmHubInterface(nn.Module):
         Args:
             head: name of a head, such as ``SENTENCE_HEAD``.
             tokens: <int64>[S] or, padded on the right, <int64>[B, S].
-            return_logits: return scores instead of log-probabilities; necessary for regression.
+            return_logits: return scores instead of log-probabilities; necessary for regression, whose scores
+                ``classify`` multiplies by the scale of the data.
 
         Returns:
             <float>[B, classes], or <float>[B, S, outputs] from a token head.
@@ -228,7 +250,7 @@ class MaelmHubInterface(nn.Module):
         logits, _ = self.model(tokens.to(self.device), classification_head_name=head)
         if return_logits:
             return logits
-        return F.logsigmoid(logits) if is_multi_label(self) else F.log_softmax(logits, dim=-1)
+        return (self.labels or Labels(())).log_probabilities(logits)
 
     def classify(
         self, texts: Sequence[str | Sequence[str]], head: str = SENTENCE_HEAD, batch_size: int = 32
@@ -238,26 +260,18 @@ class MaelmHubInterface(nn.Module):
         For a model of texts with any number of labels, return a list of those with a probability of at least 0.5. A
         ValueError is raised if the checkpoint has no names of classes, and for the reasons in ``score_texts``.
         """
-        names = names_of_classes(self, head)
-        scores = score_texts(self, texts, head, batch_size)
-        if names is None:
-            return scores[:, 0].tolist()
-        if is_multi_label(self):
-            rows = (zip(names, row, strict=True) for row in scores.sigmoid().tolist())
-            return [[TextLabel(*each) for each in row if each[1] >= 0.5] for row in rows]
-        probabilities, best = scores.softmax(dim=-1).max(dim=-1)
-        return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]
+        labels = labels_of_head(self, head)
+        return labels.answers(score_texts(self, texts, head, batch_size))
 
     def class_probabilities(
         self, texts: Sequence[str | Sequence[str]], head: str = SENTENCE_HEAD, batch_size: int = 32
     ) -> list[dict[str, float]]:
         """Return the probability of each class by name for each text or pair; raise a ValueError for a regression."""
-        names = names_of_classes(self, head)
-        if names is None:
+        labels = labels_of_head(self, head)
+        if isinstance(labels, Numbers):
             raise ValueError(f"the head {head!r} predicts values, which have no probabilities: use classify")
-        scores = score_texts(self, texts, head, batch_size)
-        probabilities = scores.sigmoid() if is_multi_label(self) else scores.softmax(dim=-1)
-        return [dict(zip(names, row, strict=True)) for row in probabilities.tolist()]
+        probabilities = labels.probabilities(score_texts(self, texts, head, batch_size))
+        return [dict(zip(labels.names, row, strict=True)) for row in probabilities.tolist()]
 
     def _pad(self, sequences: list[np.ndarray]) -> Tensor:
         lengths = np.array([len(sequence) for sequence in sequences])
@@ -307,13 +321,16 @@ def load(
         data_folder: folder of a prepared corpus or task, to use its vocabulary instead of the copy that training put
             next to the checkpoint; a path that starts with "." is relative to ``folder``.
         **overrides: options of the checkpoint to change, such as ``dropout``. Without ``precision``, the model computes
-            in single precision, regardless of the precision in training.
+            in single precision, regardless of the precision in training. fairseq's options for a tokenizer, such as
+            ``bpe``, have no effect: the vocabulary's folder holds the tokenizer.
 
     Raises:
         FileNotFoundError: the checkpoint, the dictionary or the sentencepiece model is missing.
         ValueError: the checkpoint does not fit the data, is damaged, or has content that training does not write; see
             ``fairseq_maelm.checkpoints.reader``.
     """
+    if given := [name for name in _OF_TOKENIZERS if overrides.pop(name, None) is not None]:
+        logger.info("%s: not used, because the tokenizer in the vocabulary's folder reads texts", ", ".join(given))
     if checkpoint_file is None:
         folder, checkpoint_file = os.path.split(find_checkpoint(Path(folder)))
     path = os.path.join(folder, checkpoint_file)

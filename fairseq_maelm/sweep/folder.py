@@ -3,21 +3,22 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.files.atomic import FolderLock, remove_partial_files, write_json
 from fairseq_maelm.files.prepared_folder import checksums_of, quick_checksum
-from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.launch.command_line import spelled
 from fairseq_maelm.sweep.log import is_divergence
+from fairseq_maelm.sweep.programs import read_marker
 
 SETTINGS = "settings.json"
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
 # Suffixes of files in a data folder that are not data.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
 # Tables to which later commands may add entries, and entries that may change because only reports use them.
-_MAY_GROW, _MAY_CHANGE = ("models", "tasks", "runs"), ("paper", "metrics")
+_MAY_GROW, _MAY_CHANGE = ("models", "tasks", "runs"), ("paper", "metrics", "seeds")
 
 
 class Outcome(NamedTuple):
@@ -27,6 +28,16 @@ class Outcome(NamedTuple):
     marker: Path
     state: str  # FINISHED, DIVERGED, FAILED or MISSING
     result: dict[str, Any]  # the content of the marker
+
+
+def described(setting: Mapping[str, Any]) -> str:
+    """Return the text of a setting for tables and messages."""
+    return ", ".join(f"{name} {spelled(value)}" for name, value in setting.items())
+
+
+def run_name(axes: Mapping[str, Any]) -> str:
+    """Return the text of a run for messages."""
+    return f"{axes['task']}, {axes['model']}, {described(axes['setting'])}, seed {axes['seed']}"
 
 
 def data_fingerprint(folder: Path) -> str:
@@ -44,11 +55,8 @@ def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
     keys = earlier.keys() & now.keys() if name in _MAY_GROW else (earlier.keys() | now.keys()) - set(_MAY_CHANGE)
-    return [
-        line
-        for key in sorted(keys)
-        for line in _differences(earlier.get(key), now.get(key), f"{name} {key}" if name else key)
-    ]
+    found = [_differences(earlier.get(key), now.get(key), f"{name} {key}".strip()) for key in sorted(keys)]
+    return [line for lines in found for line in lines]
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -58,7 +66,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         FileNotFoundError: there is no sweep.
         ValueError: an earlier version has written it.
     """
-    settings = read_json(folder / SETTINGS)
+    settings = read_marker(folder / SETTINGS)
     if settings is None:
         raise FileNotFoundError(f"{folder} is not the folder of a sweep: there is no {SETTINGS} in it")
     if "rows" in settings:
@@ -66,19 +74,17 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def outcomes_of(folder: Path, **wanted: str) -> list[Outcome]:
+def outcomes_of(folder: Path, **wanted: Any) -> list[Outcome]:
     """Return the outcomes of the runs of all commands in a folder; ``wanted`` (axis -> value) selects runs."""
-    runs = read_settings(folder)["runs"].items()
-    return [_outcome(axes, folder / f"{name}.json") for name, axes in runs if axes.items() >= wanted.items()]
-
-
-def _outcome(axes: dict[str, Any], marker: Path) -> Outcome:
-    result = read_json(marker)
-    if result is None:
-        return Outcome(axes, marker, MISSING, {})
-    if "failed" in result:
-        return Outcome(axes, marker, DIVERGED if is_divergence(result["failed"]) else FAILED, result)
-    return Outcome(axes, marker, FINISHED, result)
+    found = []
+    for name, axes in read_settings(folder)["runs"].items():
+        if axes.items() >= wanted.items():
+            result = read_marker(marker := folder / f"{name}.json")
+            state = MISSING if result is None else FINISHED
+            if reason := (result or {}).get("failed"):
+                state = DIVERGED if is_divergence(reason) else FAILED
+            found.append(Outcome(axes, marker, state, result or {}))
+    return found
 
 
 @contextlib.contextmanager
@@ -88,8 +94,7 @@ def sweep_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     Args:
         folder: a new or empty folder, or that of a sweep with the same settings.
         settings: the settings that determine the results, as JSON types. Later commands may add entries to
-            "models", "tasks" and "runs" (path of the marker without suffix -> axes), and change "seeds" (a number); the
-            largest so far is stored.
+            "models", "tasks" and "runs" (path of the marker without suffix -> axes).
 
     Raises:
         ValueError: the folder is in use, or contains other files or a sweep with other settings.
@@ -99,9 +104,7 @@ def sweep_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
         raise ValueError(f"{folder} exists but is not the folder of a sweep: give another folder")
     with FolderLock(folder / ".lock", "sweep", folder):
         remove_partial_files(folder)
-        earlier = read_settings(folder) if (folder / SETTINGS).exists() else dict(settings)
-        if "seeds" in settings and "seeds" in earlier:
-            settings["seeds"] = earlier["seeds"] = max(earlier["seeds"], settings["seeds"])
+        earlier = read_settings(folder) if (folder / SETTINGS).exists() else settings
         if different := _differences(earlier, settings):
             raise ValueError(
                 f"{folder} holds a sweep with other settings ({'; '.join(different)}), so its runs could not be "

@@ -10,25 +10,23 @@ from fairseq_maelm.launch.progress import metrics_of
 
 _RECORD = re.compile(r"\| INFO \| (\S+) \| (\{.*\})\s*$")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b")
-_TAIL_BYTES = 65536
 
 
-def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator[tuple[str, dict[str, float]]]:
+def _text(log: Path) -> str:
+    return log.read_bytes().decode("utf-8", errors="replace") if log.exists() else ""
+
+
+def log_records(log: Path, kinds: Sequence[str]) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield each log record's kind and metrics.
 
     Args:
         log: path of the log, which may be missing or still growing.
         kinds: kinds of records: "train_inner", "train", or the name of a validation set.
-        tail: whether to read only the end of the log.
     """
-    if not log.exists():
-        return
-    for line in _text(log, tail).splitlines():
+    for line in _text(log).splitlines():
         found = _RECORD.search(line)
-        if found and found[1] in kinds:
-            numbers = metrics_of(found[2])
-            if numbers is not None:
-                yield found[1], numbers
+        if found and found[1] in kinds and (numbers := metrics_of(found[2])) is not None:
+            yield found[1], numbers
 
 
 def training_seconds(log: Path) -> float:
@@ -39,21 +37,10 @@ def training_seconds(log: Path) -> float:
     return sum(epochs.values())
 
 
-def last_attempt(log: Path, tail: bool = False) -> str:
-    """Return the last attempt in a log, from its command line on ("" if there is none); ``tail`` reads only the end."""
-    text = _text(log, tail) if log.exists() else ""
-    return text[max(0, text.rfind("\n$ ")) :]
-
-
-def _text(log: Path, tail: bool) -> str:
-    with open(log, "rb") as stream:
-        stream.seek(max(0, log.stat().st_size - _TAIL_BYTES) if tail else 0)
-        return stream.read().decode("utf-8", errors="replace")
-
-
 def last_line(log: Path) -> str:
-    """Return the line that best explains how a log ended: the last exception, or else the last line."""
-    lines = [line.strip() for line in last_attempt(log, tail=True).splitlines() if line.strip()]
+    """Return the line that best explains how a log ended: the last attempt's last exception, or else its last line."""
+    attempt = f"\n{_text(log)}".rpartition("\n$ ")
+    lines = [line.strip() for line in "".join(attempt[1:]).splitlines() if line.strip()]
     raised = [line for line in lines if _EXCEPTION.match(line)]
     # While fairseq looks for the cause of a divergence, another error may occur.
     diverged = [line for line in raised if line.startswith("FloatingPointError")]
@@ -83,7 +70,7 @@ def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Seq
         ValueError: the training diverged, or there is no such metric.
     """
     rounds: dict[float, dict[str, float]] = {}
-    seconds = 0.0
+    seconds, key = 0.0, f"{subsets[0]}_{metric}"
     for kind, record in log_records(log, ["train_inner", "train", *subsets]):
         loss = record.get("loss", record.get(f"{kind}_loss", 0.0))
         if not math.isfinite(loss):
@@ -93,7 +80,6 @@ def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Seq
         elif kind in subsets:
             # A validation that is repeated, because the run was stopped right after it, counts once.
             rounds.setdefault(record.get(f"{kind}_num_updates", 0.0), {}).update(record)
-    key = f"{subsets[0]}_{metric}"
     known = {updates: record for updates, record in rounds.items() if key in record}
     if not known:
         raise ValueError(f"no {key} in the log")
@@ -101,16 +87,15 @@ def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Seq
     if not finite:
         raise ValueError(f"diverged: {key} was not finite in any validation")
     updates, best = max(finite.items(), key=lambda item: (item[1][key], item[0]))
-    figures = {
-        f"{'' if subset == subsets[0] else f'{subset}_'}{name}": best[f"{subset}_{name}"]
+    names = {
+        f"{'' if subset == subsets[0] else f'{subset}_'}{each}": f"{subset}_{each}"
         for subset in subsets
-        for name in metrics
-        if f"{subset}_{name}" in best
+        for each in metrics
     }
     return {
         "score": best[key],
         "scores": [best[f"{subset}_{metric}"] for subset in subsets if f"{subset}_{metric}" in best],
-        "figures": figures,
+        "figures": {name: best[logged] for name, logged in names.items() if logged in best},
         "epoch": int(best.get("epoch", 0)),
         "updates": int(updates),
         "seconds": seconds,

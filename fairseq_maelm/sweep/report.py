@@ -4,7 +4,6 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -12,8 +11,17 @@ from typing import Any
 from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.launch.command_line import spelled
 from fairseq_maelm.options import UsageError
-from fairseq_maelm.sweep.folder import DIVERGED, FAILED, FINISHED, MISSING, Outcome, outcomes_of, read_settings
-from fairseq_maelm.sweep.grid import described
+from fairseq_maelm.sweep.folder import (
+    DIVERGED,
+    FAILED,
+    FINISHED,
+    MISSING,
+    Outcome,
+    described,
+    outcomes_of,
+    read_settings,
+    run_name,
+)
 from fairseq_maelm.sweep.tables import difference_of_medians, markdown_table, with_interval
 
 NOTHING = "–"
@@ -81,15 +89,14 @@ def _rank(outcomes: Sequence[Outcome]) -> tuple[bool, bool, float, float]:
     return median > -math.inf, is_whole, median, mean(firsts) if firsts else -math.inf
 
 
-@dataclass
 class Sweep:
     """The content of a sweep's folder, finished or not."""
 
-    tasks: dict[str, dict[str, Any]]
-    models: list[str]
-    outcomes: list[Outcome]
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        settings = read_settings(folder)
+        self.folder, self.outcomes = folder, outcomes_of(folder)
+        self.tasks: dict[str, dict[str, Any]] = settings["tasks"]
+        self.models = list(settings["models"])
         self.cells = {
             (task, model): Cell([each for each in self.outcomes if _place(each) == (task, model)])
             for task in self.tasks
@@ -119,13 +126,11 @@ def write_report(folder: Path, groups: Sequence[str] | None = None) -> str:
         FileNotFoundError: the folder has no sweep.
         UsageError: no recipe has such a group.
     """
-    settings = read_settings(folder)
-    sweep = Sweep(settings["tasks"], list(settings["models"]), outcomes_of(folder))
-    seeds = max((int(each.axes["seed"]) for each in sweep.outcomes), default=0)
-    parts = [_score_table(sweep, groups), _captions(sweep, seeds), *_differences(sweep), _settings(sweep)]
-    text = "\n\n".join([*parts, *_problems(sweep, folder)]) + "\n"
+    sweep = Sweep(folder)
+    parts = [_score_table(sweep, groups), _captions(sweep), *_differences(sweep), _settings(sweep), *_problems(sweep)]
+    text = "\n\n".join(parts) + "\n"
     write_bytes(folder / "report.md", text.encode("utf-8"))
-    write_bytes(folder / "runs.csv", _as_csv(sweep, folder).encode("utf-8"))
+    write_bytes(folder / "runs.csv", _as_csv(sweep).encode("utf-8"))
     return text
 
 
@@ -158,7 +163,8 @@ def _published_rows(sweep: Sweep, groups: Sequence[str] | None) -> dict[str, dic
     return rows
 
 
-def _captions(sweep: Sweep, seeds: int) -> str:
+def _captions(sweep: Sweep) -> str:
+    seeds = max((int(each.axes["seed"]) for each in sweep.outcomes), default=0)
     sets = [task for task, own in sweep.tasks.items() if len(own["subsets"]) > 1]
     text = (
         f"Median over {seeds} seeds of the best setting (lowest..highest), in percent, on the validation data that "
@@ -181,19 +187,17 @@ def _settings(sweep: Sweep) -> str:
     return markdown_table(["task", "model", "best setting", FINISHED, DIVERGED, FAILED, MISSING], lines)
 
 
-def _problems(sweep: Sweep, folder: Path) -> Iterator[str]:
+def _problems(sweep: Sweep) -> Iterator[str]:
     """Yield notes on missing runs, and on each failed and diverged run."""
     missing = sum(each.state == MISSING for each in sweep.outcomes)
     if missing:
         yield f"{missing} of {len(sweep.outcomes)} runs are missing: the table is not final."
     for state in (FAILED, DIVERGED):
         if outcomes := [each for each in sweep.outcomes if each.state == state]:
-            lines = [f"- {_named(each)}: {each.result['failed']} ({_log(each, folder)})" for each in outcomes]
+            lines = [
+                f"- {run_name(each.axes)}: {each.result['failed']} ({_log(each, sweep.folder)})" for each in outcomes
+            ]
             yield "\n".join([f"Runs that {state}:", "", *lines])
-
-
-def _named(outcome: Outcome) -> str:
-    return f"{', '.join(_place(outcome))}, {described(outcome.axes['setting'])}, seed {outcome.axes['seed']}"
 
 
 def _log(outcome: Outcome, folder: Path) -> Path:
@@ -216,7 +220,7 @@ def _differences(sweep: Sweep) -> list[str]:
     return ["Differences of these medians, with 95 % intervals of a bootstrap over the seeds:", table]
 
 
-def _as_csv(sweep: Sweep, folder: Path) -> str:
+def _as_csv(sweep: Sweep) -> str:
     """Return CSV with a line for each run; missing values are empty fields."""
     lines = []
     for each in sweep.outcomes:
@@ -226,7 +230,7 @@ def _as_csv(sweep: Sweep, folder: Path) -> str:
         line |= {"seed": each.axes["seed"], "state": each.state, "metric": sweep.tasks[task]["metric"]}
         line |= {name: result.get(name) for name in ("score", "epoch", "updates", "seconds")}
         chosen = "yes" if each in sweep.cells[task, model].outcomes else "no"
-        line |= {"chosen": chosen, "reason": result.get("failed"), "log": _log(each, folder)}
+        line |= {"chosen": chosen, "reason": result.get("failed"), "log": _log(each, sweep.folder)}
         lines.append({**line, **result.get("figures", {})})
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")

@@ -72,10 +72,12 @@ class MaelmTaskConfig(EncoderTaskConfig):
         below=1,
     )
     leave_unmasked_prob: float = option(
-        0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)", minimum=0
+        0.0, help="fraction of the predicted tokens that the encoder reads unchanged in training (BERT: 0.1)", minimum=0
     )
     random_token_prob: float = option(
-        0.0, help="fraction of the predicted tokens that the encoder reads as random real tokens (BERT: 0.1)", minimum=0
+        0.0,
+        help="fraction of the predicted tokens that the encoder reads as random real tokens in training (BERT: 0.1)",
+        minimum=0,
     )
     mask_whole_words: bool = option(False, help="mask whole words instead of single tokens")
     protect_special_tokens: bool = option(False, help="never mask <s> and </s>")

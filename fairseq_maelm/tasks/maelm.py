@@ -23,7 +23,7 @@ from fairseq_maelm.models.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.tasks.config import MaelmTaskConfig
 from fairseq_maelm.tasks.encoder_task import EncoderTask
-from fairseq_maelm.tasks.general_loss_bound import GENERAL, check_part, excess, measure_start, start
+from fairseq_maelm.tasks.general_loss_bound import GENERAL, check_part, excess, log_start, measure_start, start
 from fairseq_maelm.text.dictionary import (
     MASK,
     check_shards,
@@ -72,7 +72,8 @@ class MaelmTask(EncoderTask):
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
         rate = cfg.valid_mask_prob or cfg.mask_prob_end or cfg.mask_prob
-        self.validation_scheme = replace(self.scheme, mask_prob=rate)
+        # All predicted tokens are hidden, as in MAE-LM: a loss on tokens that BERT's masking shows would be lower.
+        self.validation_scheme = replace(self.scheme, mask_prob=rate, leave_unmasked_prob=0.0, random_token_prob=0.0)
         if cfg.general_data is None and (cfg.general_ratio or cfg.general_loss_bound is not None):
             raise ValueError("--general-ratio and --general-loss-bound need --general-data")
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
@@ -183,22 +184,24 @@ class MaelmTask(EncoderTask):
         return ScheduledBatches.follow(batches, Schedule(rate, end or rate, short), trainer)
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Measure the general loss before the first update if --general-loss-bound is set; called on all ranks."""
+        """Measure the losses of adaptation before the first update; called on all ranks."""
         super().begin_epoch(epoch, model)
-        if self.cfg.general_loss_bound is None:
-            return
-        if GENERAL not in self.datasets:
+        trainer, bound = running_trainer(), self.cfg.general_loss_bound
+        if bound is not None and GENERAL not in self.datasets:
             raise ValueError(
                 "--general-loss-bound needs the validation set 'general': give --valid-subset valid,general"
             )
-        if start() is None:
-            measure_start(running_trainer(), self.cfg.general_loss_bound)
-        else:
-            check_part(running_trainer())
+        if bound is not None and start() is None:
+            measure_start(trainer, bound)
+        elif bound is not None:
+            check_part(trainer)
+        log_start(trainer)
 
     def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
         """Stop if the general loss is above its bound; called by fairseq after each validation set."""
         bound = self.cfg.general_loss_bound
-        reason = excess(float(stats["loss"]), bound) if bound and self._read is self.datasets.get(GENERAL) else None
+        if bound is None or self._read is not self.datasets.get(GENERAL):
+            return
+        reason = excess(float(stats["loss"]), bound, running_trainer())
         if reason is not None:
             stop_training(reason)

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from fairseq_maelm.files.atomic import CorpusError
 
-# C0 and C1 control characters that str.split does not treat as white space, and the byte order mark.
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
+# C0 and C1 control characters that str.split does not treat as white space, and the byte order mark; in a class of
+# characters of a regular expression.
+CONTROL_CHARACTERS = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff"
+_CONTROL = re.compile(f"[{CONTROL_CHARACTERS}]")
 
 # Characters that sentencepiece's normalization removes: zero-width and direction marks, the replacement character, and
 # sentencepiece's word marker. A paragraph of only these would become an empty sequence, which fairseq reads as a blank

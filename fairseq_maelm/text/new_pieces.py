@@ -1,23 +1,41 @@
 """Find the words and pieces of words that a domain's text has often and a vocabulary cuts into several tokens."""
 
 import heapq
+import re
+import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby, pairwise
-from typing import Any
+from itertools import chain, groupby, islice, pairwise
+from typing import Any, NamedTuple
 
 from fairseq_maelm.text.tokenizer_file import encode_text
+from fairseq_maelm.text.vocabulary import UNKNOWN
 
-# The tokens of letters and digits that follow each other within a word.
+# The tokens of letters and digits that follow each other within a word. A letter without a token stands for itself.
 Run = tuple[str, ...]
-Pair = tuple[str, str]
 
-# How often, and in how many documents, a run must be. Texts of fewer documents ask for all of them.
+# How often, and in how many documents, a piece must be. Texts of fewer documents ask for all of them.
 LEAST = 5
 # One document in this many is read for the measurement alone.
 HELD_OUT = 10
+_CONTINUED = "##"
+# The name of a byte of a rare character.
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+class NewPiece(NamedTuple):
+    """A new token, and the tokens that it replaces: old ones, or new ones before it."""
+
+    name: str
+    parts: Run
+    inside: bool = False  # among the words that a WordPiece adds: whether it is found within a word
+
+    @property
+    def is_pair(self) -> bool:
+        """True if two tokens are merged; False for a letter that had no token, and for a whole word."""
+        return len(self.parts) == 2 and "".join(self.parts) == self.name
 
 
 @dataclass
@@ -25,15 +43,10 @@ class WordCounts:
     """The words of a text: of most documents as runs of tokens, and of the others as they stand between spaces."""
 
     documents: int = 0
-    runs: Counter[Run] = field(default_factory=Counter)  # of at least two tokens
-    documents_of: Counter[Run] = field(default_factory=Counter)
+    runs: Counter[Run] = field(default_factory=Counter)
+    documents_of: dict[Run, set[int]] = field(default_factory=lambda: defaultdict(set))  # up to ``LEAST`` of a run
     held_out: Counter[str] = field(default_factory=Counter)
     words: Counter[str] = field(default_factory=Counter)
-
-    def frequent(self) -> dict[Run, int]:
-        """Return the counts of the runs that are frequent in many documents."""
-        documents = min(LEAST, self.documents)
-        return {run: n for run, n in self.runs.items() if n >= LEAST and self.documents_of[run] >= documents}
 
 
 def count_words(documents: Iterable[list[str]], runs_of: Callable[[str], list[Run]]) -> WordCounts:
@@ -46,103 +59,199 @@ def count_words(documents: Iterable[list[str]], runs_of: Callable[[str], list[Ru
             continue
         counts.documents += 1
         counts.words.update(words)
-        found: Counter[Run] = Counter()
         for word, times in words.items():
             for run in runs_of(word):
-                found[run] += times
-        counts.runs.update(found)
-        counts.documents_of.update(found.keys())
+                counts.runs[run] += times
+                if len(counts.documents_of[run]) < LEAST:
+                    counts.documents_of[run].add(number)
     return counts
 
 
-def runs_of_tokens(tokenizer: Any, whole: bool) -> Callable[[str], list[Run]]:
-    """Return a function from a word to its runs of at least two tokens, with a letter and without unknown tokens.
+class Cutter:
+    """Cuts words into the runs that new tokens may replace: several tokens, or a letter without a token.
 
-    With ``whole``, a run must be all that the tokenizer cuts as one word: no part of "x-ray" or "50%".
+    With ``whole``, a run must be all that the tokenizer cuts as one word (no part of "x-ray" or "50%"), or several
+    words of one character each, as a WordPiece cuts Chinese.
     """
-    # A unigram model gives unknown characters as they are.
-    known = tokenizer.get_vocab().keys() - {getattr(tokenizer.model, "unk_token", None)}
 
-    def runs_of(word: str) -> list[Run]:
-        text = f" {word}"
-        encoded = encode_text(tokenizer, text)
-        tokens, words = encoded.tokens, encoded.word_ids
-        parts = [text[begin:end].strip() for begin, end in encoded.offsets]
-        # The mark of a word's start may be a token without characters. Bytes of rare characters have names like <0xE2>.
-        fits = [
-            token in known and "<" not in token and (not part or part.isalnum())
-            for token, part in zip(tokens, parts, strict=True)
-        ]
-        found = []
-        for _, places in groupby(range(len(tokens)), lambda place: (words[place], whole or fits[place])):
-            run = list(places)
-            has_letter = any(character.isalpha() for place in run for character in parts[place])
-            if len(run) > 1 and has_letter and all(fits[place] for place in run):
-                found.append(tuple(tokens[place] for place in run))
-        return found
+    def __init__(self, tokenizer: Any, whole: bool) -> None:
+        self.tokenizer, self.whole = tokenizer, whole
+        self.unknown = getattr(tokenizer.model, "unk_token", None) or tokenizer.id_to_token(UNKNOWN)
+        # A unigram model gives unknown characters as they are.
+        self.known = tokenizer.get_vocab().keys() - {self.unknown}
+        self.letters: dict[str, Run] = {}  # each letter (with ``whole``, word) without a token, and what stands for it
 
-    return runs_of
+    def __call__(self, word: str, any_character: bool = False) -> list[Run]:
+        """Return the runs of a word; ``any_character`` allows others than letters and digits."""
+        found, tokens = [], list(self._tokens(f" {word}"))
+        for _, group in groupby(tokens, lambda each: (each[1], self.whole or any_character or _is_word(each[2]))):
+            run = tuple(group)
+            fits = any_character or all(_is_word(part) for *_, part in run)
+            if fits and any(letter.isalpha() for *_, part in run for letter in part):
+                found.append(tuple(token for token, *_ in run))
+        if self.whole:
+            characters = groupby((token for token, *_ in tokens), _is_alone)
+            found = [run for run in found if not is_isolated(run)] + [tuple(run) for alone, run in characters if alone]
+        return [run for run in found if len(run) > 1 or run[0] in self.letters]
+
+    def _tokens(self, text: str) -> Iterator[tuple[str, int, str]]:
+        """Yield the tokens of a word, each with the number of the tokenizer's word and its characters."""
+        encoded = encode_text(self.tokenizer, text)
+        rows = zip(encoded.tokens, encoded.word_ids, encoded.offsets, strict=True)
+        for (raw, word, offsets), group in groupby(rows, lambda row: (self._is_raw(row[0]), row[1], row[2])):
+            names, part = tuple(token for token, *_ in group), text[slice(*offsets)].strip()
+            normalizer = self.tokenizer.normalizer if raw else None
+            written = "".join(filter(_is_word, normalizer.normalize_str(part) if normalizer else part))
+            if not raw or not written:
+                yield from ((name, word, part) for name in names)
+                continue
+            for letter in [written] if self.whole else written:
+                self.letters[letter] = names if _BYTE.fullmatch(names[0]) else (self.unknown,)
+                yield letter, word, letter
+
+    def whole_word(self, word: str) -> NewPiece | None:
+        """Return the token that a WordPiece gets for a word; None if it has one."""
+        tokens = tuple(token for token, *_ in self._tokens(word))
+        name = "".join(token.removeprefix(_CONTINUED) for token in tokens)
+        if not name or name in self.known:
+            return None
+        parts = tuple(chain.from_iterable(self.letters.get(token, (token,)) for token in tokens))
+        return NewPiece(name, parts, is_isolated(tokens) or is_isolated((name,)))
+
+    def _is_raw(self, token: str) -> bool:
+        return token not in self.known or bool(_BYTE.fullmatch(token))
 
 
-def best_words(counts: Mapping[Run, int], most: int) -> list[Run]:
-    """Return the runs that save most tokens if each becomes one token, best first."""
-    return sorted(counts, key=lambda run: (-counts[run] * (len(run) - 1), run))[:most]
+def is_isolated(run: Run) -> bool:
+    """Return whether a WordPiece cuts these characters as words of their own, as it does Chinese."""
+    return all(map(_is_alone, run))
 
 
-def best_pairs(counts: Mapping[Run, int], most: int, taken: Iterable[str]) -> list[Pair]:
-    """Return the pairs of neighbors that save most tokens if each is merged, as byte-pair encoding is trained.
+def _is_alone(token: str) -> bool:
+    return len(token) == 1 and unicodedata.category(token) == "Lo"
 
-    A merged pair is a token that later pairs may have as a part; its name, that of both parts together, must not be one
-    of ``taken``.
+
+def _is_word(part: str) -> bool:
+    # The mark of a word's start may be a token without characters; vowels of some scripts are marks.
+    return all(each.isalnum() or unicodedata.category(each)[0] == "M" for each in part)
+
+
+def find_pieces(
+    counts: WordCounts, cutter: Cutter, most: int, taken: Iterable[str] = (), listed: Sequence[str] = ()
+) -> list[NewPiece]:
+    """Return the pieces of a text that save most tokens, best first, after those of listed words.
+
+    Args:
+        counts: the words of the text, which ``cutter`` has cut.
+        cutter: cuts the listed words too.
+        most: the number of pieces, unless the listed words need more.
+        taken: the names of tokens that a pair must not have.
+        listed: words that become tokens however rare they are.
     """
-    names, words = set(taken), _Words(counts)
-    found: list[Pair] = []
-    heap = [(-number, pair) for pair, number in words.numbers.items()]
-    heapq.heapify(heap)
-    while heap and len(found) < most:
-        number, pair = heapq.heappop(heap)
-        if -number != words.numbers[pair]:  # merges have taken some; a pair of older tokens never becomes more frequent
-            heapq.heappush(heap, (-words.numbers[pair], pair))
-        elif -number < LEAST:
-            break
-        elif "".join(pair) not in names:
-            found.append(pair)
-            names.add("".join(pair))
-            for each in words.merge(pair):
-                heapq.heappush(heap, (-words.numbers[each], each))
-    return found
+    if cutter.whole:
+        of_list = filter(None, (cutter.whole_word(word) for word in listed))
+        found = {piece.name: piece for piece in of_list}
+        for piece in _words_and_isolated(counts, cutter, taken):
+            if len(found) >= most:
+                break
+            found.setdefault(piece.name, piece)
+        return list(found.values())
+    runs = dict.fromkeys((run for word in listed for run in cutter(word, any_character=True)), 1)
+    of_listed = _Pairs(runs, cutter.letters, taken)
+    first = [piece for _, piece in of_listed.best(1)]
+    of_text = _Pairs(counts.runs, cutter.letters, taken, counts.documents_of)
+    for piece in first:
+        of_text.add(piece)
+    learned = of_text.best(LEAST, min(LEAST, counts.documents))
+    return [*first, *(piece for _, piece in islice(learned, max(0, most - len(first))))]
 
 
-class _Words:
-    """Words as lists of tokens, with the number of each pair of neighbors and the words that may have it."""
+def _words_and_isolated(counts: WordCounts, cutter: Cutter, taken: Iterable[str]) -> Iterator[NewPiece]:
+    """Yield what a WordPiece gets: whole words, and pieces of what it cuts into single characters."""
+    documents = min(LEAST, counts.documents)
+    words, isolated = [], {}
+    for run, number in counts.runs.items():
+        if is_isolated(run):
+            isolated[run] = number
+        elif number >= LEAST and len(counts.documents_of[run]) >= documents:
+            name = "".join(part.removeprefix(_CONTINUED) for part in run)
+            words.append((-number * max(1, len(run) - 1), NewPiece(name, cutter.letters.get(name, run))))
+    pairs = _Pairs(isolated, cutter.letters, taken, counts.documents_of).best(LEAST, documents)
+    pieces = ((-number, piece._replace(inside=True)) for number, piece in pairs)
+    return (piece for _, piece in heapq.merge(sorted(words), pieces))
 
-    def __init__(self, counts: Mapping[Run, int]) -> None:
-        self.words, self.times = [list(run) for run in counts], list(counts.values())
-        self.numbers: Counter[Pair] = Counter()
-        self.places: dict[Pair, set[int]] = defaultdict(set)
-        for place in range(len(self.words)):
+
+class _Pairs:
+    """Runs as lists of tokens, with the number of each pair of neighbors, and of each letter without a token.
+
+    Pairs are merged as byte-pair encoding is trained: a merged pair is a token that later pairs may have as a part. Its
+    name, that of both parts together, must not be one of ``taken``.
+    """
+
+    def __init__(
+        self,
+        runs: Mapping[Run, int],
+        letters: Mapping[str, Run],
+        taken: Iterable[str],
+        documents_of: Mapping[Run, set[int]] | None = None,
+    ) -> None:
+        self.letters, self.taken = letters, set(taken)
+        self.runs, self.times = [list(run) for run in runs], list(runs.values())
+        self.documents = [set() if documents_of is None else documents_of[run] for run in runs]
+        self.numbers: Counter[Run] = Counter()
+        self.places: dict[Run, set[int]] = defaultdict(set)
+        for place in range(len(self.runs)):
             self._count(place, 1)
 
     def _count(self, place: int, sign: int) -> None:
-        for pair in pairwise(self.words[place]):
-            self.numbers[pair] += sign * self.times[place]
-            self.places[pair].add(place)
+        run = self.runs[place]
+        for part in chain(pairwise(run), ((token,) for token in run if token in self.letters)):
+            self.numbers[part] += sign * self.times[place]
+            self.places[part].add(place)
 
-    def merge(self, pair: Pair) -> set[Pair]:
-        """Merge a pair in all words, and return the pairs that its token now has with neighbors."""
-        merged = "".join(pair)
-        new: set[Pair] = set()
-        for place in list(self.places[pair]):
+    def best(self, least: int, documents: int = 0) -> Iterator[tuple[int, NewPiece]]:
+        """Yield letters and pairs, the most frequent first, with their numbers, down to ``least`` in ``documents``."""
+        # A letter comes before the pairs that have it, which are no more frequent.
+        heap = [(-number, len(parts), parts) for parts, number in self.numbers.items()]
+        heapq.heapify(heap)
+        while heap:
+            number, length, parts = heapq.heappop(heap)
+            if -number != self.numbers[parts]:  # merges have taken some; a pair of older tokens never gets more
+                heapq.heappush(heap, (-self.numbers[parts], length, parts))
+            elif -number < least:
+                return
+            elif "".join(parts) not in self.taken and self._are_in(parts, documents):
+                piece = NewPiece("".join(parts), parts if length > 1 else self.letters[parts[0]])
+                yield -number, piece
+                for each in self.add(piece):
+                    heapq.heappush(heap, (-self.numbers[each], 2, each))
+
+    def _are_in(self, parts: Run, documents: int) -> bool:
+        found: set[int] = set()
+        for place in self.places[parts] if documents else ():
+            run = self.runs[place]
+            if any(parts == each for each in pairwise(run)) if len(parts) > 1 else parts[0] in run:
+                found |= self.documents[place]
+            if len(found) >= documents:
+                break
+        return len(found) >= documents
+
+    def add(self, piece: NewPiece) -> set[Run]:
+        """Merge a pair in all runs, and return the pairs that its token now has with neighbors."""
+        self.taken.add(piece.name)
+        new: set[Run] = set()
+        pair = piece.parts
+        for place in list(self.places[pair]) if piece.is_pair else ():
             self._count(place, -1)
-            self.words[place] = list(_merged(self.words[place], pair))
+            self.runs[place] = list(_merged(self.runs[place], pair))
             self._count(place, 1)
-            new.update(each for each in pairwise(self.words[place]) if merged in each)
+            new.update(each for each in pairwise(self.runs[place]) if piece.name in each)
         return new
 
 
-def _merged(word: list[str], pair: Pair) -> Iterator[str]:
+def _merged(run: list[str], pair: Run) -> Iterator[str]:
     place = 0
-    while place < len(word):
-        both = tuple(word[place : place + 2]) == pair
-        yield "".join(pair) if both else word[place]
+    while place < len(run):
+        both = tuple(run[place : place + 2]) == pair
+        yield "".join(pair) if both else run[place]
         place += 1 + both

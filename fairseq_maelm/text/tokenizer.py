@@ -8,6 +8,7 @@ from fairseq.data import Dictionary
 from sentencepiece import SentencePieceProcessor
 
 from fairseq_maelm.files.atomic import read_regular
+from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.imported import TokenizerEncoder
 from fairseq_maelm.text.tokenizer_file import encode_text
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
@@ -37,13 +38,13 @@ class Tokenizer:
         self._piece_of_token[dictionary.unk()] = self._start.unk_id()
 
     def encode(self, text: str) -> list[int]:
-        """Encode text without special symbols around it.
+        """Clean and encode text, without special symbols around it.
 
         ``<mask>`` in the text, with any white space before it, becomes the mask symbol. Text directly after a mask does
         not start a word: in "<mask>.", the piece "." continues a word. Other special symbols, such as "</s>", are
         ordinary text.
         """
-        first, *others = re.sub(r"\s+", " ", text).split(MASK)
+        first, *others = clean_text(text).split(MASK)
         tokens = self._tokens(self._start, first.rstrip(" "))
         for segment in others:
             # A space at the end belongs to the next <mask> or to the end of the text.

@@ -21,8 +21,9 @@ def special_tokens(sentences: int, separators: int = SEPARATORS) -> int:
 def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
     """Return the lengths of one or two sentences after truncation to ``room`` tokens, not counting special tokens.
 
-    As in BERT's code, the longer of two sentences is cut until both are equally long; then both are cut alternately,
-    starting with the second.
+    As by ``longest_first`` of the library tokenizers, which reads exported folders: the longer of two sentences is cut
+    until both are equally long; then both are cut. Of an odd room, one more token is left to the longer sentence, or to
+    the second of two equally long ones.
     """
     if sum(lengths) <= room:
         return list(lengths)
@@ -31,11 +32,8 @@ def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
     if len(lengths) > 2:
         raise ValueError(f"only a single text or a pair can be truncated, not {len(lengths)} texts: give shorter ones")
     first, second = lengths
-    if first <= room // 2:
-        return [first, room - first]
-    if second <= room // 2:
-        return [room - second, second]
-    return [room - room // 2, room // 2]
+    shorter = min(first, second, room // 2)
+    return [shorter, room - shorter] if first <= second else [room - shorter, shorter]
 
 
 def truncate(

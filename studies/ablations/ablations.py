@@ -24,9 +24,8 @@ from fairseq_maelm.launch.recipes import check_name
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.options import CommandParser, UsageError, named, number, refuse_repeated
 from fairseq_maelm.sweep.folder import data_fingerprint, sweep_folder
-from fairseq_maelm.sweep.jobs import Job, is_finished
 from fairseq_maelm.sweep.log import best_validation
-from fairseq_maelm.sweep.runner import add_runner_arguments, refuse, runner_of, sitting, without_result
+from fairseq_maelm.sweep.programs import Program, add_runner_arguments, is_finished, runner_of, sitting
 
 # The paper's for its base model.
 ARCH, UPDATES, SEEDS = "maelm_base", 125_000, 5
@@ -58,16 +57,16 @@ class Task(NamedTuple):
     metric: str
 
 
-def pretraining_job(args: argparse.Namespace, row: str) -> Job:
+def pretraining_program(args: argparse.Namespace, row: str) -> Program:
     """Return the pretraining of a row; an update has the same batch on any number of GPUs."""
     folder, options = args.output / "runs" / row, row_options(row, args.options)
     options["update-freq"] //= max(1, args.machine.gpus)
     interval = max(1, round(args.updates / VALIDATIONS))
     words = study.pretraining(args.data, folder / "checkpoints", options, args.updates, interval, args.machine)
-    return Job(f"{row}, pretraining", folder / "pretraining.json", words, study.last_loss, resumes=True)
+    return Program(f"{row}, pretraining", folder / "pretraining.json", words, study.last_loss, resumes=True)
 
 
-def fine_tuning_job(args: argparse.Namespace, row: str, task: str, seed: int) -> Job:
+def fine_tuning_program(args: argparse.Namespace, row: str, task: str, seed: int) -> Program:
     """Return a fine-tuning of a pretrained row, on one GPU if there are any; its score is in percent."""
     folder, (data, metric) = args.output / "runs" / row, args.tasks[task]
     own = {name: value for name, value in args.fine_tuning.items() if name in FINE_TUNING}
@@ -78,7 +77,7 @@ def fine_tuning_job(args: argparse.Namespace, row: str, task: str, seed: int) ->
         *("--precision", args.machine.precision, "--verbose", "--", "--no-save", *words_of(more)),
     ]
     logged = logged_metric(data, metric)
-    return Job(
+    return Program(
         f"{row}, {task}, seed {seed}",
         folder / task / f"seed_{seed}.json",
         [str(word) for word in words],
@@ -101,18 +100,13 @@ def work(args: argparse.Namespace) -> None:
     Raises:
         ValueError: a run has no result; raised only after all others have run.
     """
-    pretraining = {row: pretraining_job(args, row) for row in args.rows}
+    pretraining = {row: pretraining_program(args, row) for row in args.rows}
     # Each GPU of a pretraining is one for a fine-tuning.
     runner = args.runner._replace(slots=[gpu for slot in args.runner.slots for gpu in slot.split(",")])
-    if runner.dry_run:
-        args.runner.do([*pretraining.values()])
-        runner.do([fine_tuning_job(args, *run) for run in args.fine_tunings])
-        return
-    args.runner.run([*pretraining.values()])
-    ready = [run for run in args.fine_tunings if is_finished(pretraining[run[0]].marker)]
-    fine_tuning = [fine_tuning_job(args, *run) for run in ready]
-    runner.run(fine_tuning)
-    refuse(without_result([*pretraining.values(), *fine_tuning]), runner.retry_failed)
+    failed = args.runner.run([*pretraining.values()])
+    ready = [run for run in args.fine_tunings if runner.dry_run or is_finished(pretraining[run[0]].marker)]
+    failed |= runner.run([fine_tuning_program(args, *run) for run in ready])
+    runner.refuse(failed)
 
 
 def make_parser() -> argparse.ArgumentParser:

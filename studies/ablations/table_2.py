@@ -19,7 +19,7 @@ from variants import ROWS
 
 from fairseq_maelm.files.optional_imports import import_pyplot
 from fairseq_maelm.sweep.folder import read_settings
-from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.programs import read_marker
 from fairseq_maelm.sweep.tables import markdown_table
 
 # Metrics of answers to questions, which are not in an average over tasks of sentences.
@@ -78,10 +78,10 @@ def collect(folder: Path) -> list[Result]:
         tasks = {}
         for task, own in settings["tasks"].items():
             paths = [folder / "runs" / name / task / f"seed_{seed}.json" for seed in seeds]
-            markers = [marker for path in paths if (marker := read_json(path)) is not None]
+            markers = [marker for path in paths if (marker := read_marker(path)) is not None]
             scores = [float(marker["score"]) for marker in markers if "failed" not in marker]
             tasks[task] = Task(scores, len(markers) - len(scores), len(paths), own["metric"] in ANSWERS)
-        pretraining = read_json(folder / "runs" / name / "pretraining.json")
+        pretraining = read_marker(folder / "runs" / name / "pretraining.json")
         state = "not finished" if pretraining is None else f"failed: {pretraining.get('failed', '')}"
         state = "" if pretraining is not None and "failed" not in pretraining else state
         own = pretraining or {}

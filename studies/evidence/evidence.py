@@ -25,8 +25,7 @@ from fairseq_maelm.launch.command_line import words_of
 from fairseq_maelm.launch.machine import add_precision, machine_of
 from fairseq_maelm.options import CommandParser, existing_path, named
 from fairseq_maelm.sweep.folder import sweep_folder
-from fairseq_maelm.sweep.jobs import Job, is_finished
-from fairseq_maelm.sweep.runner import add_runner_arguments, refuse, runner_of, sitting, without_result
+from fairseq_maelm.sweep.programs import Program, add_runner_arguments, is_finished, runner_of, sitting
 
 STAGES = ("prepare", "choose", "pretrain", "evaluate", "page")
 
@@ -81,8 +80,8 @@ class Study:
                 take_words(Path(self.texts[name]), words, folder / f"{name}.txt")
             write_json(self.output / "words.json", wanted)
         corpus = ["maelm", "prepare", "corpus", *(folder / f"{name}.txt" for name in wanted), "--output", self.data]
-        self.runner.do([self.job("corpus", [*corpus, *words_of(self.plan.content["corpus"])], resumes=True)])
-        self.runner.do([self.job(f"tasks/{name}", self.preparation(name)) for name in self.plan.tasks])
+        self.runner.do([self.program("corpus", [*corpus, *words_of(self.plan.content["corpus"])], resumes=True)])
+        self.runner.do([self.program(f"tasks/{name}", self.preparation(name)) for name in self.plan.tasks])
         if not self.runner.dry_run:
             tokens = read_json(self.data / "manifest.json")["counts"]["train"]["tokens"]
             symbols = (self.data / "dict.txt").read_bytes().count(b"\n") + 5
@@ -104,19 +103,20 @@ class Study:
 
     def pretrain(self) -> None:
         """Do the pretrainings of which not all is recorded."""
-        self.do([self.pretraining(run) for run in self.reported() if self.missing(run) or not self.recorded(run)])
+        todo = [run for run in self.reported() if self.missing(run) or not self.recorded(run)]
+        self.failed |= self.runner.run([self.pretraining(run) for run in todo])
 
     def evaluate(self) -> None:
         """Measure and fine-tune every encoder."""
-        jobs = []
+        programs = []
         for run in self.reported():
             missing = self.missing(run)
             if not missing or self.runner.dry_run or is_finished(self.runs / run.name / "result.json"):
                 for name, own in missing.items():
-                    jobs.append((self.fine_tuning if "task" in own else self.measurement)(run, name, own))
+                    programs.append((self.fine_tuning if "task" in own else self.measurement)(run, name, own))
             elif run.name not in self.failed:
                 raise ValueError(f"{run.name} is not pretrained here: run the stage pretrain first")
-        self.do(jobs)
+        self.failed |= self.runner.run(programs)
 
     def page(self) -> None:
         """Write results.json, results.md, page.html and the figures."""
@@ -137,22 +137,14 @@ class Study:
 
     # Programs
 
-    def do(self, jobs: Sequence[Job]) -> None:
-        """Run programs; what fails keeps no other from running."""
-        if self.runner.dry_run:
-            self.runner.do(jobs)
-        else:
-            self.runner.run(jobs)
-            self.failed |= without_result(jobs)
-
-    def job(self, place: str, words: Sequence[Any], run: Pretraining | None = None, **more: Any) -> Job:
+    def program(self, place: str, words: Sequence[Any], run: Pretraining | None = None, **more: Any) -> Program:
         """Return a program with its result in a folder below the output; that of a pretraining is recorded."""
 
         def ended() -> None:
             if run is not None:
                 self.records.update(run)
 
-        return Job(place, self.runs / place / "result.json", [*map(str, words)], ended=ended, **more)
+        return Program(place, self.runs / place / "result.json", [*map(str, words)], ended=ended, **more)
 
     def preparation(self, task: str) -> list[Any]:
         """Return the command that prepares a task."""
@@ -172,7 +164,7 @@ class Study:
         own = task if self.plan.tasks[task]["kind"] == "glue" else "task"
         return self.output / "tasks" / folder_name(task) / own
 
-    def pretraining(self, run: Pretraining) -> Job:
+    def pretraining(self, run: Pretraining) -> Program:
         """Return a pretraining, which reads the text as often as the plan allows at the most."""
         vocabulary = self.records.about("vocabulary", "prepare")
         updates = run.updates(vocabulary)
@@ -184,7 +176,7 @@ class Study:
         own = {**run.options, "seed": run.seed, "max-tokens-valid": 8192, "keep-interval-updates-pattern": kept}
         to = self.data, self.runs / run.name
         words = study.pretraining(*to, own, updates, self.plan.interval(updates), self.machine, run.row != RANDOM)
-        return self.job(run.name, words, run, result=pretrained, resumes=True, cost=tokens)
+        return self.program(run.name, words, run, result=pretrained, resumes=True)
 
     def checkpoint(self, run: Pretraining, updates: int | None = None) -> Path:
         """Return the checkpoint of a pretraining after so many updates, by default the last one."""
@@ -192,27 +184,23 @@ class Study:
         found = sorted((self.runs / run.name).glob(f"checkpoint_*_{updates}.pt"))
         return found[-1] if found else self.runs / run.name / f"checkpoint_{updates or 'last'}.pt"
 
-    def measurement(self, run: Pretraining, name: str, own: dict[str, Any]) -> Job:
+    def measurement(self, run: Pretraining, name: str, own: dict[str, Any]) -> Program:
         """Return a measurement of an encoder."""
         place, output = f"{run.name}/{name}", self.runs / run.name / name / "files"
         model, precision = self.checkpoint(run), ["--precision", self.machine.precision]
-        prepared = {task: self.prepared(task) for task in own.get("tasks", ())}
         if own["command"] == "score":
             texts, first = self.files / own["sentences"], ["--first", own["first"]]
             words = [texts, *first, "--checkpoint", model, *precision, "--json"]
-        elif own["command"] == "probe":
-            words = ["--checkpoint", f"model={model}", "--tasks", *prepared.values(), *precision]
-            words += ["--treebank", *(self.files / file for file in own["treebank"])] if own["treebank"] else []
         else:
             words = ["--checkpoint", f"model={model}", "--data", self.data, "--tokens", own["tokens"]]
             words += ["--conditions", "whole", "masked"]
         words = ["maelm", own["command"], *words, "--output", output]
-        return self.job(place, words, run, result=lambda log: measured(own, log, output, prepared), resumes=True)
+        return self.program(place, words, run, result=lambda log: measured(own, log, output), resumes=True)
 
-    def fine_tuning(self, run: Pretraining, name: str, own: dict[str, Any]) -> Job:
+    def fine_tuning(self, run: Pretraining, name: str, own: dict[str, Any]) -> Program:
         """Return a fine-tuning with its predictions, after which the fine-tuned model is deleted."""
         folder, task, prepared = self.runs / run.name / name, self.plan.tasks[own["task"]], self.prepared(own["task"])
-        model, predictions = folder / "model", folder / "predictions.tsv"
+        model, predictions, metrics = folder / "model", folder / "predictions.tsv", folder / "metrics.json"
         if not prepared.exists() and not self.runner.dry_run:
             raise ValueError(f"there is no {prepared}: run the stage prepare first")
         options = {**own["options"], "gpus": min(1, self.machine.gpus), "precision": self.machine.precision}
@@ -221,12 +209,13 @@ class Study:
         # Tags and answers are scored on the original files.
         source = self.files / task["valid"] if task["kind"] in ("squad", "tagging") else prepared
         predict = ["maelm", "predict", source, "--checkpoint", model / "checkpoint_last.pt", "--output", predictions]
-        commands = [train, ["rm", "-f", predictions], predict, ["rm", "-r", model]]
+        predict += ["--metrics", metrics]
+        commands = [train, ["rm", "-f", predictions, metrics], predict, ["rm", "-r", model]]
         script = " && ".join(shlex.join(map(str, words)) for words in commands)
         # Paired tests need to know which examples the final checkpoints predict.
         labels = self.files / task["valid"] if task["kind"] == "sentences" and own["updates"] is None else None
         words, place = ["sh", "-c", script], f"{run.name}/{name}"
-        return self.job(place, words, run, result=lambda log: predicted(log, predictions, labels), resumes=True)
+        return self.program(place, words, run, result=lambda log: predicted(metrics, predictions, labels), resumes=True)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -243,7 +232,7 @@ def main(arguments: Sequence[str]) -> None:
                     if not args.dry_run:
                         raise
                     print(f"# the commands of {name} are not known yet: {error}")
-        refuse(own.failed, args.retry_failed)
+        own.runner.refuse(own.failed)
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ class Plan:
             Folder -> the plan's declaration of a measurement with its "name"; or the "task" of a fine-tuning, "updates"
             of the checkpoint (None for the last one) and "options" of `maelm finetune`.
         """
-        found = self.measurements(run.budget)
+        found = {name: own for name, own in self.measurements(run.budget).items() if "command" in own}
         wanted = [("", None, task, seed) for task, count in self.tasks_of(run.budget).items() for seed in range(count)]
         primary = [name for name in self.content["primary"] if name in self.tasks]
         for part, updates in self.updates_at(run, vocabulary).items():

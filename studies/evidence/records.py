@@ -11,8 +11,8 @@ import study
 from plan import Pretraining, folder_name
 
 from fairseq_maelm.files.atomic import parse_json, read_json, write_bytes
-from fairseq_maelm.sweep.jobs import is_finished
 from fairseq_maelm.sweep.log import training_seconds
+from fairseq_maelm.sweep.programs import is_finished
 
 PRETRAINING = "pretraining"
 
@@ -103,9 +103,9 @@ def pretrained(log: Path) -> dict[str, Any]:
     return {**study.last_loss(log), "losses": losses, "seconds": training_seconds(log)}
 
 
-def predicted(log: Path, predictions: Path, labels: Path | None) -> dict[str, Any]:
+def predicted(metrics: Path, predictions: Path, labels: Path | None) -> dict[str, Any]:
     """Return the scores of a fine-tuned model and, with a file of labels, which of them are predicted."""
-    return {**study.last_json(log), **({"correct": correct(predictions, labels)} if labels else {})}
+    return {**read_json(metrics), **({"correct": correct(predictions, labels)} if labels else {})}
 
 
 def correct(predictions: Path, labels: Path) -> str:
@@ -136,23 +136,17 @@ def last_layer(rows: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     return max(found, key=lambda row: row["layer"])
 
 
-def measured(own: Mapping[str, Any], log: Path, output: Path, prepared: Mapping[str, Path]) -> dict[str, float]:
+def measured(own: Mapping[str, Any], log: Path, output: Path) -> dict[str, float]:
     """Return the numbers of a measurement: effective ranks, or percent.
 
     Args:
         own: its declaration in the plan.
         log: output of its command.
         output: folder of its command.
-        prepared: tasks of probes -> prepared folders.
     """
     if own["command"] == "score":
         return {own["name"]: 100 * float(study.last_json(log)["overall"]["sum"])}
     results = parse_json((output / "results.json").read_bytes(), output / "results.json")
-    if own["command"] == "probe":
-        rows = results["models"][0]["rows"]
-        found = {f"frozen {task}": last_layer(rows, set=path.name, pooling="mean") for task, path in prepared.items()}
-        found |= {"frozen UD tags": last_layer(rows, set="tagging")} if own["treebank"] else {}
-        return {name: 100 * float(row["value"]) for name, row in found.items()}
     whole = last_layer(results[0]["ranks"], condition="whole", token_set="real")
     masked = last_layer(results[0]["ranks"], condition="masked", token_set="all")
     return {

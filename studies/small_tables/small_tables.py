@@ -97,8 +97,8 @@ def fine_tuned(encoder: str, train: list[list[str]], test: list[list[str]], numb
             ["prepare", "sentences", "--train", "train.tsv", "--vocabulary", encoder, "--output", "task", *target],
         )
         run(folder, ["finetune", "task", "--checkpoint", encoder, "--output", "run", "--seed", str(seed)])
-        printed = run(folder, ["predict", "test.tsv", *columns, "--checkpoint", "run"])
-        measured = next(json.loads(line) for line in printed.splitlines() if line.startswith("{"))
+        run(folder, ["predict", "test.tsv", *columns, "--checkpoint", "run", "--metrics", "metrics.json"])
+        measured = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
         log = (folder / "run" / "training.log").read_text(encoding="utf-8")
     kept = re.findall(r"(\d+) % is kept", log)
     return {"fine-tuned": measured["pearson" if numbers else "accuracy"], "kept": int(kept[-1]) if kept else 100}

@@ -118,7 +118,7 @@ def test_the_encoder_of_a_fine_tuned_model_is_adapted_without_its_head(caplog):
     }
     model = model_of(encoder_layers=2, decoder_layers=1, decoder_attention="shared")
     model.load_state_dict(dict(fine_tuned), strict=True)
-    assert "head 'x' of the checkpoint (2 classes) is dropped" in caplog.text
+    assert "head 'x' of the checkpoint (2 outputs) is dropped" in caplog.text
     assert all(
         torch.equal(fine_tuned[name], weight) for name, weight in model.encoder.state_dict(prefix="encoder.").items()
     )

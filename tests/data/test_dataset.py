@@ -51,7 +51,7 @@ def test_encoder_input_by_hand():
     predicted = np.array([[False, True, False, False], [True, False, False, False]])
     inside = tokens != PAD
     visible = inside & ~predicted
-    result = encoder_input(VisibleTokens(tokens, visible, visible), predicted, np.array([4, 3]), PAD)
+    result = encoder_input(VisibleTokens(tokens, visible), predicted, np.array([4, 3]), PAD)
     layout = result["layout"]
     assert result["src_tokens"].tolist() == [[10, 12, 13], [21, 22, PAD]]
     assert result["src_lengths"].tolist() == [3, 2]

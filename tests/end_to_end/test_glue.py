@@ -71,10 +71,12 @@ def predict(
     capsys: pytest.CaptureFixture[str], task: Path, checkpoint: Path, output: Path, split: str = "valid"
 ) -> dict[str, float]:
     """Run ``maelm predict`` and return the metrics; none of a split without labels."""
-    capsys.readouterr()
+    metrics = output.with_suffix(".json")
     words = [task, "--checkpoint", checkpoint, "--split", split, "--output", output, "--batch-size", 7]
+    words += ["--metrics", metrics]
     cli.main(["predict", *map(str, words), "--device", "cpu"])
-    return dict(json.loads(capsys.readouterr().out or "{}"))
+    assert capsys.readouterr().out == ""
+    return dict(json.loads(metrics.read_text())) if metrics.exists() else {}
 
 
 def predictions(path: Path) -> list[tuple[str, str]]:
@@ -129,5 +131,7 @@ def test_scores_of_similarity(tasks, pretrained, tmp_path, capsys):
     cli.main([str(word) for word in [*words, "--device", "cpu"]])
     values = [float(row.split("\t")[0]) for row in (tmp_path / "own.tsv").read_text().splitlines()[1:]]
     assert max(values) > 1 and [min(max(value, 0), 5) for value in values] == pytest.approx(scores, abs=1e-3)
+    hub = MaelmModel.from_pretrained(str(tmp_path / "run"))
+    assert hub.classify([tuple(row.split("\t")[-2:]) for row in test]) == pytest.approx(values, rel=1e-4)
     with pytest.raises(ValueError, match="predicts values, which have no probabilities"):
-        MaelmModel.from_pretrained(str(tmp_path / "run")).class_probabilities([("the sea", "a ship")])
+        hub.class_probabilities([("the sea", "a ship")])

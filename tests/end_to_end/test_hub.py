@@ -1,5 +1,6 @@
 """A checkpoint of the real command behind the hub interface: text in, features and filled masks out."""
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,24 @@ def test_text_survives_encoding_and_decoding(hub):
     assert hub.decode(hub.encode(*TEXTS)) == [each.lower() for each in TEXTS]
     # As users of fairseq's RoBERTa expect.
     assert hub.cfg is hub.config and hub.bpe.decode(hub.bpe.encode("the harbour")) == "the harbour"
+
+
+def test_a_copy_gives_the_same_and_is_changed_alone(hub):
+    clone = copy.deepcopy(hub)
+    tokens = hub.encode(TEXTS[0])
+    assert torch.equal(clone.extract_features(tokens), hub.extract_features(tokens))
+    with torch.no_grad():
+        clone.model.encoder.embed_tokens.weight.zero_()
+    assert not torch.equal(clone.extract_features(tokens), hub.extract_features(tokens))
+    assert clone.decode(tokens) == hub.decode(tokens)
+
+
+def test_fairseqs_names_of_tokenizers_have_no_effect(pretrained, caplog):
+    hub = MaelmModel.from_pretrained(
+        str(pretrained.parent), pretrained.name, bpe="sentencepiece", sentencepiece_model="/nowhere"
+    )
+    assert "bpe, sentencepiece_model: not used, because the tokenizer" in caplog.text
+    assert hub.decode(hub.encode(TEXTS[0]))
 
 
 def test_without_masks_texts_are_encoded_as_in_preparation(hub):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.small import LAST, cut, results, training
+from end_to_end.small import LAST, cut, refusals, results, training
 from end_to_end.toy import losses, run
 from fairseq_maelm import MaelmModel
 
@@ -57,6 +57,9 @@ def test_bf16_has_the_curve_of_fp32_and_its_checkpoint_is_in_single_precision(da
 
 def test_fp16_of_fairseq_trains(data, tmp_path):
     """On a GPU --fp16 alone; on a CPU fairseq cannot join the copies of the weights to one tensor."""
+    for given in (["--fp16"], ["--memory-efficient-fp16"]):
+        [line] = refusals(run(training(data, tmp_path, *given), check=False))
+        assert "--fp16 needs a GPU: omit it, or give --precision bf16 instead" in line
     options: list[Any] = ["--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", 4, "--max-update", 10]
     curve = losses(run(training(data, tmp_path, *options)))
     assert len(curve) == 10

@@ -10,7 +10,7 @@ import torch
 
 from end_to_end.small import OWN_SIZES
 from end_to_end.test_finetuning import topic_of_a_sentence, write_tables
-from end_to_end.toy import TINY_TRAINING, losses, run
+from end_to_end.toy import TINY_TRAINING, losses, metrics_in, run
 from fairseq_maelm import MaelmHubInterface, MaelmModel, cli
 from fairseq_maelm.finetuning.prompting.inference import classify_by_prompt
 from fairseq_maelm.finetuning.prompting.task import PromptTask, PromptTaskConfig
@@ -95,7 +95,7 @@ def test_the_hub_and_the_command_give_the_metrics_of_validation(fine_tuned, task
     with pytest.raises(SystemExit, match="are for a prompt that is given, but the checkpoint has its own"):
         cli.main([*words, "--several-pieces"])
     cli.main(words)
-    metrics = json.loads(capsys.readouterr().out)
+    metrics = metrics_in(capsys.readouterr().err)
     assert (metrics["accuracy"], metrics["mcc"]) == pytest.approx(last, abs=6e-3)
     header, *lines = [line.split("\t") for line in (tmp_path / "predictions.tsv").read_text().splitlines()]
     assert header[:2] == ["label", "probability"] and all(0.25 <= float(line[1]) <= 1 for line in lines)

@@ -59,6 +59,16 @@ def test_a_second_run_is_told_who_has_the_folder(data, tmp_path):
     assert not leftover.exists() and not (folder / LOCK_FILE).exists()
 
 
+def test_processes_of_torchrun_on_a_cpu_are_not_ranks_of_one_run(data, tmp_path, monkeypatch):
+    for name, value in {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    [line] = refusals(run(narrow(data, tmp_path), check=False))
+    assert "torchrun started 2 processes, but a run on a CPU has one: omit torchrun" in line
+    monkeypatch.setenv("RANK", "1")
+    assert "fairseq-train: error" not in run(narrow(data, tmp_path), check=False), "once is enough"
+    assert contents(tmp_path) == {}
+
+
 def test_a_failing_run_frees_the_folder(data, tmp_path):
     output = run(narrow(data, tmp_path, "--lr", "1e30"), check=False)
     assert "FloatingPointError" in output
@@ -102,6 +112,22 @@ def test_all_updates_made(data, finished, tmp_path):
     for save_dir in (folder, tmp_path / "whole"):
         run(narrow(data, save_dir, updates=17))
     assert_equal_end(folder, tmp_path / "whole")
+
+
+def test_a_schedule_that_has_ended(data, tmp_path):
+    def cosine(updates: int) -> list[Any]:
+        command = narrow(data, tmp_path, updates=updates)
+        at = command.index("--total-num-update")
+        return [*command[:at], *command[at + 2 :], "--lr-scheduler", "cosine", "--warmup-updates", 0]
+
+    run(cosine(4))
+    before = contents(tmp_path)
+    [line] = logged(run(cosine(4)), "this run is complete after 4 updates")
+    assert "its schedule has ended; to train further, start a new run from its checkpoint" in line
+    [line] = refusals(run(cosine(8), check=False))
+    told = "with max-update 8 instead of 4, its learning rate would jump from 0.000146447 to 0.000691342. Give the old"
+    assert f"cannot continue after 4 updates: {told} value, or start a new run" in line
+    assert contents(tmp_path) == before
 
 
 def test_stopped_by_patience(data, tmp_path):

@@ -17,12 +17,12 @@ from end_to_end.test_finetuning import prepare_task, topic_of_a_sentence
 from end_to_end.toy import run
 from fairseq_maelm import cli
 from fairseq_maelm.checkpoints.locate import find_checkpoint
-from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.programs import read_marker
 from fairseq_maelm.sweep.report import write_report
 
 # 40 examples in batches of 16.
 EPOCHS, UPDATES = 8, 3
-OPTIONS = {"task": "maelm_sentences", "criterion": "maelm_sentences", "tokens-per-sample": 512}
+OPTIONS = {"task": "maelm_sentences", "criterion": "maelm_sentences", "tokens-per-sample": 512, "head-start": "frozen"}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def command(folder: Path, tasks: Path, pretrained: Path, *more: Any, **changes: 
 
 
 def starts(log: Path) -> int:
-    return log.read_text(encoding="utf-8").count("$ OMP_NUM_THREADS=1 fairseq-train ")
+    return log.read_text(encoding="utf-8").count("$ env OMP_NUM_THREADS=1 fairseq-train ")
 
 
 def test_data_in_another_vocabulary_are_refused_before_anything_is_written(tasks, tmp_path):
@@ -88,10 +88,10 @@ def test_a_sweep_that_is_killed_goes_on(tasks, pretrained, tmp_path, capsys, mon
     assert ours.with_name("run.json").stat().st_mtime_ns == finished
     diverged = Path(str(ours).replace("lr_0.001", "lr_1e+30"))
     assert [starts(log) for log in (ours, drawn, diverged, blocked.with_name("run.log"))] == [1, 2, 1, 1]
-    second = drawn.read_text(encoding="utf-8").rpartition("$ OMP_NUM_THREADS=1")[2]
+    second = drawn.read_text(encoding="utf-8").rpartition("$ env OMP_NUM_THREADS=1")[2]
     assert "Loaded checkpoint" in second and '"train_loss"' in second, "it began again, or had been finished"
     assert second.count("begin validation") < EPOCHS
-    results = [read_json(log.with_name("run.json")) or {} for log in (ours, drawn, diverged)]
+    results = [read_marker(log.with_name("run.json")) or {} for log in (ours, drawn, diverged)]
     assert results[0]["updates"] <= EPOCHS * UPDATES
     # 16 sentences: every accuracy is a whole number of them.
     assert all(each["score"] * 0.16 == pytest.approx(round(each["score"] * 0.16), abs=0.01) for each in results[:2])
@@ -137,4 +137,8 @@ def test_a_dry_run_shows_every_command_and_writes_nothing(tasks, pretrained, tmp
         assert options["--precision"] == "bf16" and "--cpu" not in each
         assert model in options["--save-dir"]
     assert [dict(zip(each, each[1:]))["--seed"] for each in commands] == ["1", "1", "2", "2"] * 2
+    for option, name in (("--lr 1e-3", "lr"), ("--lr 1e30", "lr"), ("--max-sentences 8", "batch-size")):
+        with pytest.raises(SystemExit):
+            cli.main(list(map(str, [*words[1:], f"--options={option}"])))
+        assert f"--options: {name} is set by the sweep for each run" in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()

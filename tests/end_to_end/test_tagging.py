@@ -1,6 +1,5 @@
 """From labeled files to labeled files: preparation, the recipe, its resumption, ranks, and `maelm predict`."""
 
-import json
 import random
 import shlex
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from end_to_end.small import assert_equal_end
 from end_to_end.test_distributed import run_ranks
-from end_to_end.toy import TOPICS, losses, run, sentence
+from end_to_end.toy import TOPICS, losses, metrics_in, run, sentence
 from fairseq_maelm.cli import main
 
 KINDS = ("WHO", "TOOL", None, "PLACE", None)
@@ -30,9 +29,9 @@ def write_entities(path: Path, sentences: int, seed: int) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
-def finetuning(task: Path, checkpoint: Path, save_dir: Path) -> list[object]:
+def finetuning(task: Path, checkpoint: Path, save_dir: Path, lr: float = 2e-3) -> list[object]:
     words = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0]
-    return [*words, "--lr", 2e-3, "--epochs", 3, "--batch-size", 16, "--"]
+    return [*words, "--lr", lr, "--epochs", 3, "--batch-size", 16, "--"]
 
 
 @pytest.mark.slow
@@ -60,6 +59,14 @@ def test_tagging(toy_data, pretrained, tmp_path, capsys):
     assert_equal_end(tmp_path / "parts", tmp_path / "whole")
     assert losses(resumed, "valid", "f1")[-1] == f1[-1]
 
+    # Another run's head may have had other labels. A learning rate of zero leaves what was loaded.
+    again = run(finetuning(task, tmp_path / "whole" / "checkpoint_last.pt", tmp_path / "again", lr=0.0))
+    assert "head 'tagging_head' of the checkpoint (7 outputs) is dropped: the model has a new one" in again
+    old, new = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("whole", "again"))
+    assert {name for name in old if not torch.equal(old[name], new[name])} == {
+        f"classification_heads.tagging_head.out_proj.{kind}" for kind in ("weight", "bias")
+    }
+
     best = tmp_path / "whole" / "checkpoint_best.pt"
     validation = ["fairseq-validate", task, "--path", best, "--task", "maelm_tagging", "--criterion", "maelm_tagging"]
     options = ["--tokens-per-sample", 96, "--window-overlap", 24, "--batch-size", 5, "--cpu", "--num-workers", 0]
@@ -73,7 +80,7 @@ def label(task: Path, checkpoint: Path, folder: Path, f1: float) -> None:
     command = ["maelm", "predict", "--checkpoint", checkpoint]
     given, predicted = folder / "valid", folder / "predicted"
     said = run([*command, given, "--output", predicted])
-    assert json.loads(said.splitlines()[-1])["f1"] == pytest.approx(f1)
+    assert metrics_in(said)["f1"] == pytest.approx(f1)
     lines, others = given.read_text().split("\n"), predicted.read_text().split("\n")
     assert [line.split(" ")[0] for line in lines] == [line.split(" ")[0] for line in others]
     assert [line == "" for line in lines] == [line == "" for line in others] and others[0] == "-DOCSTART- O"

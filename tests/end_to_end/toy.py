@@ -7,6 +7,7 @@ guessed from the words around them, and a sentence's topic from its words.
 import json
 import os
 import random
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,6 +80,12 @@ def write_corpus(path: Path, documents: int = 300, seed: int = 1) -> None:
         ]
         texts.append("\n".join(paragraphs))
     path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+
+
+def metrics_in(output: str) -> dict[str, float]:
+    """Return the metrics that ``maelm predict`` has logged."""
+    (line,) = re.findall(r"^[0-9:]+ \| metrics: (.*)$", output, re.MULTILINE)
+    return dict(json.loads(line))
 
 
 def run(

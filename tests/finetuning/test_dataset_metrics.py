@@ -12,8 +12,8 @@ from fairseq_maelm.finetuning.dataset_metrics import (
     compute_metrics,
     log_collected,
     metric_names,
-    positive_class,
 )
+from fairseq_maelm.models.labels import default_positive
 
 
 def share_of_ones(rows):
@@ -75,8 +75,8 @@ def test_names():
     assert metric_names(regression=True, positive=None) == list(OF_NUMBERS) == ["pearson", "spearman"]
     assert metric_names(regression=False, positive=None) == ["accuracy", "mcc"]
     assert metric_names(regression=False, positive=1) == ["accuracy", "mcc", "f1"]
-    found = [positive_class(labels) for labels in (["0", "1"], ["entailment", "other"], ["a", "b"], ["0", "1", "2"])]
-    assert found == [1, 0, None, None]
+    found = [default_positive(labels) for labels in (["0", "1"], ["entailment", "other"], ["a", "b"], ["0", "1", "2"])]
+    assert found == ["1", "entailment", None, None]
 
 
 def test_a_model_that_always_says_the_same_scores_zero_and_not_nan():

@@ -1,12 +1,23 @@
 """The comparison of models and tokenizers, and its tolerance."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from support import model_of
 
-from fairseq_maelm.interop.compare_outputs import PAD, Agreement, agreements, comparison_batches, differences, inside
+from fairseq_maelm.interop.compare_outputs import (
+    PAD,
+    Agreement,
+    agreements,
+    compare_tokens,
+    comparison_batches,
+    differences,
+    inside,
+)
 from fairseq_maelm.interop.double_precision import DoublePrecision
+from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, texts_of_tokens
 
 
 @pytest.mark.parametrize(("positions", "lengths"), [(512, [2, 7, 512]), (600, [2, 7, 512]), (5, [2, 5])])
@@ -70,3 +81,18 @@ def test_texts_that_are_read_differently_are_found() -> None:
     assert differences(letters, letters, ["ab", ""]) == []
     assert [each.text for each in differences(letters, backwards, ["ab", "aa"])] == ["ab"]
     assert differences(letters, backwards, ["ab", "aa"], ties=True) == []
+
+
+def test_tokenizers_are_compared_on_their_own_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    """No fixed text has this word, which only one of two tokenizers knows."""
+    tokenizers = pytest.importorskip("tokenizers")
+
+    def of(*words: str) -> Any:
+        numbers = {word: number for number, word in enumerate(["[UNK]", "the", "old", *words])}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        return tokenizer
+
+    theirs, ours = of("zyzzyva"), of()
+    compare_tokens("here", encode_of(theirs), encode_of(ours), range(4), (), texts_of_tokens(theirs))
+    assert "the old zyzzyva' gets different tokens" in caplog.text

@@ -83,7 +83,7 @@ def command(monkeypatch: pytest.MonkeyPatch, gpus: int = 1, recipe: Path | None 
     """The command of ``maelm finetune`` for an encoder of width 384, as text; 10 updates make an epoch."""
     narrow = Encoder({"arch": "maelm", "encoder-embed-dim": 384, "max-positions": 512}, {}, vocabulary=5)
     monkeypatch.setattr(finetuning, "read_encoder", lambda checkpoint: narrow)
-    monkeypatch.setattr(finetuning, "configuration_of", lambda words: None)
+    monkeypatch.setattr(finetuning, "configuration_of", lambda words: OmegaConf.create({"task": None}))
     monkeypatch.setattr(finetuning, "count_updates", lambda config, sizes, _: Counted(0, {sizes[0]: 10}))
     names = ("lr", "epochs", "batch_size", "warm_up", "metric", "patience", "class_weights", "pooling")
     args = argparse.Namespace(**{**dict.fromkeys(names), "seed": 1, "fairseq_options": [], "recipe": recipe, **given})

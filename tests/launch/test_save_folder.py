@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm.launch.save_folder import choose_start
+from fairseq_maelm.fairseq_fixes.saving import save_whole
+from fairseq_maelm.launch.save_folder import choose_start, link_equal_checkpoints
 
 CRITERION = "MaelmCriterion"
 
@@ -184,3 +186,17 @@ def test_runs_that_go_on_or_leave_the_folder_alone(folder, tmp_path):
     (folder / "checkpoint_last.pt").unlink()
     assert start(folder, no_save=True) == ("checkpoint_last.pt", False, True), "other checkpoints do not matter"
     assert start(folder, finetune_from_model=pretrained) == (str(folder / "checkpoint2.pt"), True, False)
+
+
+def test_equal_checkpoints_are_stored_once_and_stay_apart(folder: Path) -> None:
+    best, last = folder / "checkpoint_best.pt", folder / "checkpoint_last.pt"
+    shutil.copy(last, best)
+    files = {*folder.iterdir()}
+    link_equal_checkpoints(folder)
+    assert best.samefile(last) and {*folder.iterdir()} == files
+    # The next save of either one leaves the other as it was.
+    before = best.read_bytes()
+    save_whole({"model": {}}, str(last))
+    assert best.read_bytes() == before != last.read_bytes()
+    link_equal_checkpoints(folder)
+    assert not best.samefile(last)

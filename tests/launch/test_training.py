@@ -11,10 +11,12 @@ import pytest
 import torch
 from end_to_end.small import LAST, contents, results, start, wait_until
 from end_to_end.toy import run
+from fairseq.optim.lr_scheduler import LR_SCHEDULER_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
 import fairseq_maelm
 from fairseq_maelm import cli
+from fairseq_maelm.launch.last_update import ends_of, has_ended, jump
 from fairseq_maelm.launch.pretraining import parse_change
 from fairseq_maelm.launch.start import LOCK_FILE
 from fairseq_maelm.launch.training import _refuse_another_run, after_interrupt, different_settings
@@ -150,22 +152,52 @@ OWNED = {**dict.fromkeys(("max-epoch", "max-update", "total-num-update"), "--epo
 def test_settings_have_the_names_of_the_command_s_options(changes: dict[str, Any], expected: list[str]) -> None:
     before = configuration(batch_size=16)
     before["optimization"]["max_epoch"] = 3
-    before["lr_scheduler"] = {"_name": "polynomial_decay", "total_num_update": 30, "warmup_updates": 3}
+    before["lr_scheduler"] = {**schedule("polynomial_decay"), "total_num_update": 30, "warmup_updates": 3}
     now = {
         name: {option: changes.get(option, value) for option, value in each.items()} for name, each in before.items()
     }
     assert different_settings(before, now, OWNED) == expected
 
 
-def test_the_last_update_may_change_if_nothing_depends_on_it() -> None:
-    def differ(**changes: Any) -> list[str]:
-        return different_settings(configuration(**changes), configuration(**changes, max_update=200), {})
+def schedule(name: str, **changes: Any) -> dict[str, Any]:
+    """Return fairseq's section of a learning-rate schedule for 100 updates."""
+    options = vars(LR_SCHEDULER_DATACLASS_REGISTRY[name]())
+    ends = {option: 100 for option, value in options.items() if value == "${optimization.max_update}"}
+    return {**options, "_name": name, "lr": [0.001], **ends, **changes}
 
-    assert differ(mask_prob_end=None) == [] and differ(mask_prob_end=0.1) != []
-    assert differ(mask_prob_end=None, half_length_until=0.6) != []
-    before, now = configuration(mask_prob_end=None), configuration(mask_prob_end=None, max_update=200)
-    before["lr_scheduler"] = now["lr_scheduler"] = {"_name": "tri_stage", "phase_ratio": "[0.1, 0.4, 0.5]"}
-    assert different_settings(before, now, {}) == ["max-update 100 (now 200)"]
+
+PHASES = {"phase_ratio": [0.1, 0.4, 0.5]}
+LAST_UPDATE = ["max-update 100 (now 200)"]
+
+
+@pytest.mark.parametrize(
+    ("section", "task", "updates", "expected"),
+    [
+        (schedule("fixed"), {}, 200, []),
+        (schedule("fixed"), {"mask_prob_end": 0.1}, 200, LAST_UPDATE),
+        (schedule("fixed"), {"half_length_until": 0.6}, 200, LAST_UPDATE),
+        (schedule("cosine"), {}, 200, LAST_UPDATE),
+        (schedule("cosine", lr_period_updates=100), {}, 200, []),
+        (schedule("tri_stage", **PHASES), {}, 200, LAST_UPDATE),
+        (schedule("tri_stage", **PHASES), {}, 1, ["max-update 100 (now 1)"]),
+        (schedule("cosine", warmup_updates=50), {}, 50, ["max-update 100 (now 50)"]),
+        (schedule("tri_stage_linear", warmup_steps=9, decay_steps=9), {}, 200, []),
+        (schedule("polynomial_decay"), {}, 200, ["total-num-update 100 (now 200)", *LAST_UPDATE]),
+    ],
+)
+def test_the_last_update_may_change_if_nothing_depends_on_it(
+    section: dict[str, Any], task: dict[str, Any], updates: int, expected: list[str]
+) -> None:
+    before = configuration(**{"mask_prob_end": None, **task})
+    now = configuration(**{"mask_prob_end": None, **task, "max_update": updates})
+    ends = dict.fromkeys(ends_of({**before, "lr_scheduler": section}).keys() & section.keys(), updates)
+    before["lr_scheduler"], now["lr_scheduler"] = section, {**section, **ends}
+    assert different_settings(before, now, {}) == expected
+    # What the end decides has ended with it, and would jump.
+    dependent = bool(expected)
+    assert has_ended(before, 100) == dependent and not has_ended(before, 99)
+    assert (jump(now, before, 100) is not None) == dependent
+    assert jump(before, before, 100) is None
 
 
 def test_another_decoder_of_the_same_architecture_is_another_setting() -> None:

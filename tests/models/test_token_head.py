@@ -35,7 +35,7 @@ def test_heads_of_a_checkpoint_are_registered_by_their_kind(family):
         assert torch.equal(expected, actual)
 
 
-@pytest.mark.parametrize("kind", ["other kind", "other size"])
+@pytest.mark.parametrize("kind", ["other kind", "other size", "other task"])
 def test_a_head_that_does_not_fit_starts_anew(kind, caplog):
     saved = model_of(seed=1)
     saved.register_token_head("tags", 3)
@@ -43,7 +43,8 @@ def test_a_head_that_does_not_fit_starts_anew(kind, caplog):
     if kind == "other kind":
         model.register_classification_head("tags", 3)
     else:
-        model.register_token_head("tags", 5)
+        model.register_token_head("tags", 5 if kind == "other size" else 3)
+    model.takes_heads = kind != "other task"
     fresh = model.classification_heads["tags"].out_proj.weight.clone()
     state = saved.state_dict()
     fit_state_dict(model, state)

@@ -280,6 +280,27 @@ def test_the_number_of_gpus_is_that_of_the_launcher(
         assert option(recipe_command("base", data, *words), "--distributed-world-size") == "8"
 
 
+def test_processes_of_torchrun_that_would_each_train_alone_are_refused(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: types.SimpleNamespace(total_memory=80e9))
+    for name, value in {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "WORLD_SIZE": "8", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    words = ["pretrain", data, "--output", data / "run", "--recipe", "base"]
+    for visible, given, told in (
+        (0, [], "8 processes, but a run on a CPU has one: omit torchrun"),
+        (0, ["--gpus", 8], "8 processes, but a run on a CPU has one: omit torchrun"),
+        (8, ["--gpus", 0], "a run on a CPU has one: omit torchrun, or give --gpus 8"),
+        (8, ["--gpus", 1], "a run on one GPU has one: omit torchrun, or give --gpus 8"),
+    ):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda visible=visible: visible)
+        assert told in usage_error(capsys, [*words, *given])
+    # torchrun with one process, on a machine without a GPU.
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert "--cpu" in recipe_command("base", data)
+
+
 def test_gpus_exchange_by_nccl_and_look_for_no_unused_parameters(data: Path) -> None:
     """What needs NCCL can at least be configured."""
     reached = configuration_of_command(recipe_command("base", data, "--gpus", 8)).distributed_training

@@ -56,6 +56,8 @@ pretrain {data}:{bad/data-dictionary-order} --output {new} --recipe tiny | dict.
 pretrain {data}:{folder}/nowhere --output {new} --recipe tiny | there is no folder \S*nowhere
 pretrain {data}:{bad/data-no-text} --output {new} --recipe tiny | no files train.bin and train.idx in \S*no-text
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
+pretrain {data} --output {new} --arch maelm_small | no recipe for --arch maelm_small: give --recipe with one of adapt,
+pretrain {data} --output {new} --recipe modern_17m --set lr-scheduler=cosine | of maelm pretrain: --set phase-ratio=none
 pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
 pretrain {data} --output {new} --recipe tiny --set max_tokens=64 | max_tokens=64: give --set sequences-per-gpu
 pretrain {data} --output {new} --recipe tiny --set max-update=0 | or the recipe: must be at least 1, not 0
@@ -74,7 +76,7 @@ pretrain {data} --output {folder} --recipe tiny --replace | --replace would rena
 finetune {tagging} --checkpoint {pretrained} --output {new} --class-weights balanced | is for tables of texts and labels
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 import {pretrained} --output {new} --cased --vocabulary {data} | --cased is for folders, but .* omit the option
-import {hf} --output {new} --symbols letters | --symbols is for checkpoint files, but .* omit the option
+import {hf} --output {new} --vocabulary {data} | --vocabulary is for checkpoint files, but .* omit the option
 import {hf} --output {new} --positions 16 | --positions 16: .* so give a number from \d+ to 65536
 import {sentences} --output {new} | there is no config.json in \S*sentences
 import {folder}/nowhere --output {new} | there is no folder or checkpoint \S*nowhere

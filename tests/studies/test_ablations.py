@@ -33,7 +33,7 @@ def pretraining(data: Path, output: Path, *more: str) -> list[str]:
     """The command of the pretraining of the only row."""
     args = ablations.parse([str(data), str(output), *TINY, "update-freq=4", *more])
     (row,) = args.rows
-    return list(ablations.pretraining_job(args, row).words)
+    return list(ablations.pretraining_program(args, row).words)
 
 
 def train_as(data: Path, name: str, folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -177,7 +177,7 @@ def test_scores_of_questions(version: str, prefix: str, toy_data: Path, tmp_path
     log.write_text(f"2026-01-01 00:00:00 | INFO | valid | {json.dumps(scores)}\n")
     for metrics, score in (([], 40.0), (["--metrics", "SQuAD=answer_f1"], 50.0)):
         args = ablations.parse([str(toy_data), str(tmp_path / "study"), "--tasks", f"SQuAD={tmp_path}", *metrics])
-        assert ablations.fine_tuning_job(args, "maelm", "SQuAD", 2).result(log)["score"] == score
+        assert ablations.fine_tuning_program(args, "maelm", "SQuAD", 2).result(log)["score"] == score
 
 
 @pytest.mark.slow

@@ -63,18 +63,17 @@ def test_published_results_follow_from_the_records(plan: str, kept: str, page: s
     assert (tmp_path / "study" / "results.md").read_bytes() == (FOLDER / page).read_bytes()
 
 
-def test_numbers_of_probes_are_those_of_the_last_layer(tmp_path: Path) -> None:
+def test_numbers_of_ranks_are_those_of_the_last_layer(tmp_path: Path) -> None:
     rows = [
-        {"set": "A", "pooling": pooling, "layer": layer, "value": layer / 8}
-        for pooling in ("mean", "first")
+        {"condition": condition, "token_set": kind, "layer": layer, "effective_rank": 8 * layer + len(condition)}
+        for condition, kind in (("whole", "real"), ("masked", "all"))
         for layer in (0, 2, 1)
     ]
-    rows += [{"set": "A", "pooling": None, "layer": None, "value": 0.9}]  # the share of the most frequent label
-    (tmp_path / "results.json").write_text(json.dumps({"models": [{"rows": rows}]}), encoding="utf-8")
-    own = {"command": "probe", "treebank": []}
-    assert records.measured(own, tmp_path, tmp_path, {"a": tmp_path / "A"}) == {"frozen a": 25}
+    (tmp_path / "results.json").write_text(json.dumps([{"ranks": rows}]), encoding="utf-8")
+    expected = {"rank without masks": 21, "rank of all tokens, with masks": 22}
+    assert records.measured({"command": "analyze"}, tmp_path, tmp_path) == expected
     with pytest.raises(ValueError, match="no row of the results"):
-        records.measured(own, tmp_path, tmp_path, {"b": tmp_path / "B"})
+        records.last_layer(rows, condition="dropped")
 
 
 def write_files(folder: Path) -> None:

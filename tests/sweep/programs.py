@@ -1,4 +1,4 @@
-"""Programs for tests of job runners, and waiting for other processes."""
+"""Programs for tests, and waiting for other processes."""
 
 import subprocess
 import sys
@@ -6,29 +6,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.sweep.jobs import Job
+from fairseq_maelm.sweep.programs import Program
 
 
-def program(folder: Path, name: str, code: str, resumes: bool = False) -> Job:
-    """Return a job that runs Python code; its result is the number in the last line of the output."""
-    words = [sys.executable, "-c", code]
-    return Job(
+def program(folder: Path, name: str, code: str, resumes: bool = False) -> Program:
+    """Return a program of Python code; its result is the number in the last line of the output."""
+    return Program(
         name,
         folder / f"{name}.json",
-        words,
+        [sys.executable, "-c", code],
         lambda log: {"output": float(log.read_text(encoding="utf-8").splitlines()[-1])},
         resumes=resumes,
     )
 
 
-def counting(folder: Path) -> str:
-    """Return code that leaves a mark each time it is run."""
-    return f"open({str(folder / 'calls')!r}, 'a').write('x'); print(7, flush=True)"
+def marking(folder: Path, *marks: str) -> str:
+    """Return code that adds marks to a file, half a second apart."""
+    file = str(folder / "marks")
+    return f"import time; [(open({file!r}, 'a').write(mark), time.sleep(0.5)) for mark in {marks!r}]; print(7)"
 
 
-def calls(folder: Path) -> int:
-    path = folder / "calls"
-    return len(path.read_text()) if path.exists() else 0
+def marks(folder: Path) -> str:
+    path = folder / "marks"
+    return path.read_text() if path.exists() else ""
 
 
 def wait_until(condition: Any, seconds: float = 240) -> None:

@@ -15,7 +15,6 @@ SWEEP: dict[str, Any] = {
     "pretraining": {"lr": 1.0},
     "models": {"maelm": ["--x"]},
     "tasks": {"RTE": {"data": "1", "options": {"a": 1}}},
-    "seeds": 2,
 }
 
 
@@ -23,16 +22,20 @@ def sweep_of(folder: Path, **changes: Any) -> AbstractContextManager[None]:
     return sweep_folder(folder, {**SWEEP, **changes})
 
 
-def test_a_sweep_may_grow(tmp_path: Path) -> None:
-    with sweep_of(tmp_path / "sweep"):
-        pass
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a sweep; version 0.3 also stored the number of seeds."""
+    with sweep_of(tmp_path / "sweep", seeds=2):
+        return tmp_path / "sweep"
+
+
+def test_a_sweep_may_grow(folder: Path) -> None:
     # The published scores of a task decide no result.
     tasks = {"RTE": {**SWEEP["tasks"]["RTE"], "paper": 3}, "CoLA": {"data": "2"}}
-    grown = {"models": {"mlm": []}, "tasks": tasks, "seeds": 1}
-    with sweep_of(tmp_path / "sweep", **grown):
+    with sweep_of(folder, models={"mlm": []}, tasks=tasks):
         pass
-    content = json.loads((tmp_path / "sweep" / SETTINGS).read_text())
-    assert content == {**SWEEP, "models": {**SWEEP["models"], "mlm": []}, "tasks": tasks, "seeds": 2}
+    content = json.loads((folder / SETTINGS).read_text())
+    assert content == {**SWEEP, "models": {**SWEEP["models"], "mlm": []}, "tasks": tasks}
 
 
 @pytest.mark.parametrize(
@@ -45,35 +48,25 @@ def test_a_sweep_may_grow(tmp_path: Path) -> None:
         ({"precision": "bf16"}, "precision: None then, bf16 now"),
     ],
 )
-def test_other_settings_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    with sweep_of(folder):
-        pass
+def test_other_settings_are_refused(change: dict[str, Any], message: str, folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(ValueError, match=f"holds a sweep with other settings .*{message}"):
         sweep_of(folder, **change).__enter__()
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_foreign_folder_and_one_in_use_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
+def test_a_foreign_folder_and_one_in_use_are_left_alone(folder: Path) -> None:
     with pytest.raises(ValueError, match="exists but is not the folder of a sweep"):
-        sweep_of(tmp_path).__enter__()
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    folder = tmp_path / "folder"
+        sweep_of(folder.parent).__enter__()
+    assert list(folder.parent.iterdir()) == [folder]
     with sweep_of(folder), pytest.raises(ValueError, match="another sweep is writing to"):
         sweep_of(folder).__enter__()
     # The lock is released at the end, even after a failure.
     with pytest.raises(KeyError), sweep_of(folder):
         raise KeyError
-    with sweep_of(folder):
-        pass
-
-
-def test_the_folder_of_an_earlier_version_is_named(tmp_path: Path) -> None:
-    (tmp_path / SETTINGS).write_text('{"rows": {}, "runs": {}}', encoding="utf-8")
+    (folder / SETTINGS).write_text('{"rows": {}, "runs": {}}', encoding="utf-8")
     with pytest.raises(ValueError, match=r"was written by fairseq_maelm 0\.2"):
-        sweep_of(tmp_path).__enter__()
+        sweep_of(folder).__enter__()
 
 
 def test_data_fingerprints_tell_data_apart(tmp_path: Path) -> None:
@@ -92,10 +85,8 @@ def test_a_change_in_the_middle_of_a_large_prepared_file_is_told_by_its_manifest
     def write(content: bytes, new: Path) -> dict[str, int]:
         return {"bytes": (new / "train.bin").write_bytes(content)}
 
-    found = set()
-    for name in (b"a", b"b"):
-        folder, content = tmp_path / name.decode() / "data", bytes(5 * 2**20) + name + bytes(5 * 2**20)
-        folder.parent.mkdir()
-        prepare_folder(folder, "corpus", made_from({}, {}), partial(write, content))
-        found.add(data_fingerprint(folder))
-    assert len(found) == 2
+    for name in ("a", "b"):
+        content = bytes(5 * 2**20) + name.encode() + bytes(5 * 2**20)
+        (tmp_path / name).mkdir()
+        prepare_folder(tmp_path / name / "data", "corpus", made_from({}, {}), partial(write, content))
+    assert data_fingerprint(tmp_path / "a" / "data") != data_fingerprint(tmp_path / "b" / "data")

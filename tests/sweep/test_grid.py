@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files.atomic import write_json
-from fairseq_maelm.launch.command_line import configuration_of, overridden
-from fairseq_maelm.launch.recipes import RESERVED, FineTuningRecipe
-from fairseq_maelm.options import USER_DIR, UsageError
-from fairseq_maelm.sweep.grid import choose, refuse_searched, settings_of, tidy
+from fairseq_maelm.launch.recipes import FineTuningRecipe
+from fairseq_maelm.sweep.grid import choose, place_of, tidy
 
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32), "epochs": (3,), "warm-up": (0.06,)}
 
@@ -21,12 +19,10 @@ def recipe_of(
     return FineTuningRecipe(task=task, search=search, search_large=large, path=f"{task}.yaml")
 
 
-def test_settings_have_folders_that_do_not_depend_on_the_order_of_a_recipe() -> None:
-    found = settings_of(SEARCH)
-    assert found == settings_of(dict(reversed(SEARCH.items()))) and len(found) == 4
-    first = {"lr": 2e-5, "batch-size": 16, "epochs": 3, "warm-up": 0.06}
-    assert next(iter(found.items())) == ("batch-size_16-epochs_3-lr_2e-05-warm-up_0.06", first)
-    assert [each["batch-size"] for each in found.values()] == [16, 32, 16, 32]
+def test_folders_do_not_depend_on_the_order_of_a_recipe() -> None:
+    setting = {"lr": 2e-5, "batch-size": 16, "epochs": 3, "betas": "(0.9, 1)"}
+    place = "runs/RTE/ours/batch-size_16-betas__0.9__1_-epochs_3-lr_2e-05/seed_4/run"
+    assert place_of("RTE", "ours", setting, 4) == place_of("RTE", "ours", dict(reversed(setting.items())), 4) == place
 
 
 def test_a_part_of_the_grid() -> None:
@@ -41,29 +37,6 @@ def test_a_part_of_the_grid() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             choose(recipes, False, choice)
-
-
-def test_options_for_all_runs_are_none_of_the_grid() -> None:
-    refuse_searched(["--dropout", "0.2", "--batch-size-valid=8", "lr"], {"RTE": SEARCH})
-    for options in (["--batch-size", "8"], ["--dropout", "0.2", "--lr=1"]):
-        with pytest.raises(UsageError, match="would override every value of (batch-size|lr) in the grid"):
-            refuse_searched(options, {"RTE": SEARCH})
-
-
-def test_options_for_all_runs_cannot_change_what_the_sweep_sets() -> None:
-    words = ["fairseq-train", "data", "--user-dir", str(USER_DIR), "--task", "maelm_sentences", "--arch", "maelm_tiny"]
-    words += ["--seed", "1", "--batch-size", "16", "--lr", "1e-3", "--optimizer", "fused_adamw"]
-    before = configuration_of(words[1:])
-    assert overridden(before, configuration_of([*words[1:], "--pooler-dropout", "0.2"]), RESERVED) is None
-    for option, name in (
-        ("--seed", "seed"),
-        ("--max-sentences", "batch-size"),
-        ("--max-epoch", "max-epoch"),
-    ):
-        assert overridden(before, configuration_of([*words[1:], option, "7"]), RESERVED) == name
-
-
-# Checkpoints
 
 
 @pytest.fixture
@@ -83,22 +56,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def left(folder: Path, keep: str) -> list[str]:
+def left(folder: Path, keep: str, **wanted: str) -> list[str]:
     """Tidy, and return the existing checkpoints as model, seed and name."""
-    for model in "ab":
-        tidy(folder, keep, "RTE", model)
+    tidy(folder, keep, **wanted)
     return [f"{path.parts[-4]}{path.parts[-3]} {path.stem[11:]}" for path in sorted(folder.rglob("*.pt"))]
 
 
 def test_which_checkpoints_are_kept(folder: Path) -> None:
     assert len(left(folder, "all")) == 12
-    assert left(folder, "best") == ["a2 best", "b1 best"]
+    assert len(left(folder, "none", model="a", seed="2")) == 10, "those of other runs stay"
+    assert left(folder, "best") == ["b1 best"], "of equal scores the first; the best of the other model is gone"
     assert left(folder, "none") == []
-
-
-def test_a_command_without_the_option_leaves_the_checkpoints_of_earlier_ones(folder: Path) -> None:
-    tidy(folder, "none", "RTE", "a", folder / "runs" / "RTE" / "a" / "2")
-    assert len(left(folder, "all")) == 10
 
 
 def test_what_failed_can_go_on_and_what_diverged_cannot(folder: Path) -> None:

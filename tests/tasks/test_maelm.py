@@ -228,6 +228,21 @@ def test_validation_has_a_rate_of_its_own():
         assert (task.scheme.mask_prob, task.validation_scheme.mask_prob) == (0.4, expected)
 
 
+def test_validation_hides_the_same_tokens_whatever_the_objective(monkeypatch):
+    monkeypatch.setattr(MaelmTask, "_blocks_of", lambda task, paths: UnequalBlocks())
+    monkeypatch.setattr(UnequalBlocks, "check_tokens", lambda *anything: None, raising=False)
+    slots = []
+    for options in ({}, {"random_token_prob": 0.3, "leave_unmasked_prob": 0.3}):
+        task = task_of(mask_prob=0.5, masked_input="kept", **options)
+        for training in (False, True):
+            dataset = task.dataset_of("valid", [], MaskedBlockDataset, training)
+            net_input = dataset.collater(np.arange(30))["net_input"]
+            slots.append(net_input["layout"]["predicted_slots"].tolist())
+            seen = net_input["src_tokens"].flatten()[slots[-1]]
+            assert (seen == task.mask_index).all() == (not training or not options)
+    assert slots[0] == slots[2]
+
+
 def test_the_command_for_the_next_token_names_the_right_one():
     with pytest.raises(ValueError, match=r"fairseq-eval-lm evaluates .*: use fairseq-validate --task maelm"):
         task_of().eval_lm_dataloader({})

@@ -11,7 +11,7 @@ from torch import Tensor
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.finetuning.header import refuse_header
-from fairseq_maelm.finetuning.predicted import Measure, Predicted, predict_rows
+from fairseq_maelm.finetuning.predicted import Predicted, predict_rows
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input
@@ -136,7 +136,6 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     def run(texts: list[tuple[str, ...]]) -> Tensor:
         scores = score(hub, prompter, texts, args.batch_size, progress="prompts")
         check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
-        return scores if prompt.bounds is None else predictions(scores, prompt.bounds)
+        return scores if prompt.bounds is None else predictions(scores, prompt.bounds)[:, None]
 
-    measure = Measure(prompt.metrics, 1, prompt.target)
-    return predict_rows(examples, run, prompt.labels if prompt.bounds is None else None, measure)
+    return predict_rows(examples, run, prompt.answers, prompt.metrics)

@@ -11,6 +11,7 @@ import yaml
 from fairseq_maelm.files.atomic import parse_json
 from fairseq_maelm.finetuning.dataset_metrics import OF_CLASSES, OF_NUMBERS
 from fairseq_maelm.finetuning.prompting.template import Part, parse_template, sentences_of
+from fairseq_maelm.models.labels import Classes, Numbers
 
 
 @dataclass(frozen=True)
@@ -74,20 +75,17 @@ class Prompt:
         """The labels in the order of the classes."""
         return list(self.label_words)
 
+    @property
+    def answers(self) -> Classes | Numbers:
+        """What predictions stand for."""
+        return Classes(tuple(self.label_words), self.labels[1]) if self.bounds is None else Numbers()
+
     def target(self, label: Any, place: str) -> float:
         """Convert a label to its class index or, for regression, its number; ``place`` is for error messages."""
         if label is None:
             raise ValueError(f"{place} has no label")
-        if self.bounds is None:
-            if label not in self.label_words:
-                known = ", ".join(self.label_words)
-                raise ValueError(f"{place}: the label {label!r} has no word: the prompt has words for {known}")
-            return float(self.labels.index(label))
-        try:
-            number = float(label)
-        except ValueError:
-            raise ValueError(f"{place}: the label {label!r} is not a number, but {self.name} needs numbers") from None
-        if not self.bounds[0] <= number <= self.bounds[1]:
+        number = float(self.answers.target(label, place))
+        if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
             raise ValueError(f"{place}: the label {label} must be between {self.bounds[0]:g} and {self.bounds[1]:g}")
         return number
 

@@ -5,6 +5,7 @@ once, and moves the encoder by gradients that mean nothing until then.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,15 @@ _TYPICAL = 0.3
 
 
 @torch.no_grad()
-def fit_head(model: Any, head: Any, dataset: SentencesDataset, targets: np.ndarray, device: torch.device) -> None:
-    """Set the weights of a new head from the states of the frozen encoder, and log how well they predict.
+def fit_head(
+    model: Any,
+    head: Any,
+    dataset: SentencesDataset,
+    targets: np.ndarray,
+    device: torch.device,
+    class_weights: Sequence[float] | None = None,
+) -> str:
+    """Set the weights of a new head from the states of the frozen encoder; log and return how well they predict.
 
     Args:
         model: the model with the encoder's weights; it is on a CPU before and after.
@@ -38,6 +46,7 @@ def fit_head(model: Any, head: Any, dataset: SentencesDataset, targets: np.ndarr
         dataset: the training split.
         targets: its labels, as ``load_targets`` returns them.
         device: where to compute the states.
+        class_weights: a weight of the examples of each class; None for equal ones.
     """
     rng = np.random.default_rng(dataset.seed)
     chosen = np.sort(rng.permutation(len(dataset))[:_MOST_EXAMPLES])
@@ -48,10 +57,14 @@ def fit_head(model: Any, head: Any, dataset: SentencesDataset, targets: np.ndarr
     head.eval()
     features = head.transform(pooled).double().numpy()
     head.train(model.training)
-    weight, bias, quality = _regression(features, targets[chosen], len(head.out_proj.bias))
+    weight, bias, quality = _regression(
+        features, targets[chosen], np.array(class_weights or [1.0] * len(head.out_proj.bias))
+    )
     head.out_proj.weight.copy_(torch.from_numpy(weight))
     head.out_proj.bias.copy_(torch.from_numpy(bias))
-    logger.info("the head starts from the frozen encoder: %s by cross-validation on %d examples", quality, len(chosen))
+    said = f"the head starts from the frozen encoder: {quality} by cross-validation on {len(chosen):,} examples"
+    logger.info("%s", said)
+    return said
 
 
 def _pooled_states(model: Any, head: Any, dataset: SentencesDataset, chosen: np.ndarray) -> Tensor:
@@ -65,7 +78,7 @@ def _pooled_states(model: Any, head: Any, dataset: SentencesDataset, chosen: np.
     return torch.stack(predict(model, dataset.sizes[chosen].tolist(), collate, forward, batch_size=32))
 
 
-def _regression(features: np.ndarray, targets: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray, str]:
+def _regression(features: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
     """Return weights <float>[outputs, D] and biases <float>[outputs] for features <float>[n, D], and their quality."""
     mean, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
     normalized = (features - mean) / scale
@@ -74,7 +87,7 @@ def _regression(features: np.ndarray, targets: np.ndarray, outputs: int) -> tupl
     elif targets.dtype == np.bool_:
         weight, bias, quality = _of_sets(normalized, targets)
     else:
-        weight, bias, quality = _of_classes(normalized, targets, outputs)
+        weight, bias, quality = _of_classes(normalized, targets, weights)
     weight = weight / scale
     return weight, bias - weight @ mean, quality
 
@@ -89,29 +102,31 @@ def _of_numbers(features: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _of_sets(features: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
-    rows = [_of_classes(features, column.astype(np.int64), 2) for column in targets.T]
+    rows = [_of_classes(features, column.astype(np.int64), np.ones(2)) for column in targets.T]
     # A label's one score is the difference of the two classes' scores.
     weight = np.stack([weight[1] - weight[0] for weight, _, _ in rows])
     bias = np.array([bias[1] - bias[0] for _, bias, _ in rows])
     return weight, bias, f"{len(rows)} labels, each on its own"
 
 
-def _of_classes(features: np.ndarray, targets: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray, str]:
-    from sklearn.linear_model import LogisticRegression
-
-    counts = np.bincount(targets, minlength=outputs)
+def _of_classes(features: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+    counts = np.bincount(targets, minlength=len(weights))
     present = np.flatnonzero(counts)
-    weight = np.zeros((outputs, features.shape[1]))
+    weight = np.zeros((len(weights), features.shape[1]))
     # A class without examples begins as rarer than one with a single example.
-    bias = np.log(np.maximum(counts, 0.5) / len(targets))
+    bias = np.log(np.maximum(counts, 0.5) * weights / len(targets))
     if len(present) < 2:
         return weight, bias, "one class"
     penalty, quality = _UNCHOSEN_PENALTY, "too few examples of a class to measure it"
-    folds = int(min(_FOLDS, counts[present].min()))
+    folds, targets, weights = (
+        int(min(_FOLDS, counts[present].min())),
+        np.searchsorted(present, targets),
+        weights[present],
+    )
     if folds > 1:
-        penalty, accuracy = _choose_penalty(features, np.searchsorted(present, targets), folds)
+        penalty, accuracy = _choose_penalty(features, targets, weights, folds)
         quality = f"{100 * accuracy:.1f} % accuracy"
-    model = LogisticRegression(C=penalty, max_iter=1000).fit(features, targets)
+    model = _logistic(penalty, weights).fit(features, targets)
     found, intercept = model.coef_, model.intercept_
     if len(present) == 2:
         found, intercept = np.concatenate([-found, found]) / 2, np.concatenate([-intercept, intercept]) / 2
@@ -119,17 +134,22 @@ def _of_classes(features: np.ndarray, targets: np.ndarray, outputs: int) -> tupl
     return weight, bias, quality
 
 
-def _choose_penalty(features: np.ndarray, targets: np.ndarray, folds: int) -> tuple[float, float]:
-    """Return the inverse penalty of the least cross-validated loss, and its accuracy; all classes have examples."""
+def _logistic(penalty: float, weights: np.ndarray) -> Any:
     from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=penalty, class_weight=dict(enumerate(weights)), max_iter=1000)
+
+
+def _choose_penalty(features: np.ndarray, targets: np.ndarray, weights: np.ndarray, folds: int) -> tuple[float, float]:
+    """Return the inverse penalty of the least cross-validated loss, and its accuracy; all classes have examples."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
     results = []
     for penalty in _INVERSE_PENALTIES:
-        model = LogisticRegression(C=penalty, max_iter=1000)
+        model = _logistic(penalty, weights)
         probabilities = cross_val_predict(model, features, targets, cv=splits, method="predict_proba")
-        loss = -np.log(probabilities[np.arange(len(targets)), targets]).mean()
+        loss = -(weights[targets] * np.log(probabilities[np.arange(len(targets)), targets])).mean()
         results.append((loss, penalty, (probabilities.argmax(axis=1) == targets).mean()))
     _, best, accuracy = min(results)
     return best, float(accuracy)

@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,23 +14,16 @@ from torch import Tensor
 
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.finetuning.dataset_metrics import metric_names, positive_class
+from fairseq_maelm.finetuning.dataset_metrics import metric_names
 from fairseq_maelm.finetuning.header import refuse_header
-from fairseq_maelm.finetuning.predicted import (
-    Measure,
-    Predicted,
-    measured,
-    predict_rows,
-    prediction_cells,
-    prediction_header,
-    table_text,
-)
+from fairseq_maelm.finetuning.predicted import Predicted, measured, predict_rows, table_text
 from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
-from fairseq_maelm.finetuning.sentences.task import HEAD, LABELS
+from fairseq_maelm.finetuning.sentences.task import HEAD
 from fairseq_maelm.finetuning.tables import ColumnsWithId, Example, labels_in, read_table, table_rows
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import score_texts
 from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
+from fairseq_maelm.models.labels import LABELS_FILE, Classes, Numbers, Sets
 from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.dictionary import class_names
 from fairseq_maelm.text.unknown import check_known
@@ -43,12 +35,10 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     Predictions for a split prepared by ``maelm prepare glue`` have the format of GLUE submissions.
     """
     hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
-    regression = hub.config.task.get("regression_target", hub.task.label_dictionary is None)
-    labels = None if regression else class_names(hub.task.label_dictionary)
-    _check_head(args, hub, 1 if labels is None else len(labels))
+    labels: Any = hub.labels
+    _check_head(args, hub, len(labels.names))
     check_labels(args, labels)
-    measure = _measure_of(hub, labels)
-    separator = measure.separator
+    metrics = metric_names(isinstance(labels, Numbers), labels.positive_class, isinstance(labels, Sets))
     if args.input.is_dir():
         for field in dataclasses.fields(ColumnsWithId):
             if getattr(args, field.name) is not None:
@@ -57,33 +47,17 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         # The folder of --vocabulary may be another one.
         hub.task.cfg.data = str(args.input)
         _refuse_texts(args, hub, 1 + (args.input / "input1").is_dir())
-        outputs, targets = score_split(hub, args.split, args.batch_size)
-        outputs = outputs[:, 0] if labels is None else outputs
-        text = _text_of_split(args, outputs, labels, separator)
-        return Predicted(text, None) if targets is None else measured(text, outputs, targets, labels, measure)
+        scores, targets = score_split(hub, args.split, args.batch_size)
+        return measured(_text_of_split(args, scores, labels), scores, targets, labels, metrics)
 
     def run(texts: list[tuple[str, ...]]) -> Tensor:
-        outputs = score_texts(hub, texts, HEAD, args.batch_size, progress="rows")
+        scores = score_texts(hub, texts, HEAD, args.batch_size, progress="rows")
         check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
-        return outputs if labels is not None else outputs[:, 0] * (getattr(hub.task.cfg, "scale", None) or 1.0)
+        return scores
 
-    examples = read_rows(args, labels, separator)
+    examples = read_rows(args, labels)
     _refuse_texts(args, hub, len(examples[0].texts))
-    return predict_rows(examples, run, labels, measure)
-
-
-def _measure_of(hub: MaelmHubInterface, labels: list[str] | None) -> Measure:
-    positive, separator = positive_of(hub.config, labels or []), getattr(hub.task, "label_separator", None)
-
-    def target(label: Any, place: str) -> Any:
-        for name in [label] if separator is None else label:
-            if not _can_be_label(name, labels):
-                raise ValueError(f"{place} has the label {name!r}, which the checkpoint does not know")
-        if separator is not None:
-            return [name in label for name in labels or ()]
-        return float(label) if labels is None else labels.index(label)
-
-    return Measure(metric_names(labels is None, positive, separator is not None), positive, target, separator)
+    return predict_rows(examples, run, labels, metrics)
 
 
 def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int) -> None:
@@ -98,12 +72,12 @@ def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int)
         )
 
 
-def check_labels(args: argparse.Namespace, labels: list[str] | None) -> None:
+def check_labels(args: argparse.Namespace, labels: Classes | Numbers) -> None:
     """Raise an error if the checkpoint's folder has other labels, which the outputs of its head stand for."""
-    own = args.checkpoint.parent / LABELS
-    if labels is None or not own.is_file():
+    own = args.checkpoint.parent / LABELS_FILE
+    if isinstance(labels, Numbers) or not own.is_file():
         return
-    different = [pair for pair in zip(class_names(Dictionary.load(str(own))), labels) if pair[0] != pair[1]]
+    different = [pair for pair in zip(class_names(Dictionary.load(str(own))), labels.names) if pair[0] != pair[1]]
     for trained, other in different[:1]:
         raise ValueError(
             f"{args.checkpoint} was fine-tuned on other labels ({trained!r}) than those in {args.vocabulary} "
@@ -111,15 +85,9 @@ def check_labels(args: argparse.Namespace, labels: list[str] | None) -> None:
         )
 
 
-def positive_of(config: Any, labels: list[str]) -> int | None:
-    """Return the class that F1 counts as positive: that of ``--positive-label`` in training, or else the default."""
-    wanted = (config.get("criterion") or {}).get("positive_label")
-    return labels.index(wanted) if wanted in labels and len(labels) == 2 else positive_class(labels)
-
-
 def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) -> None:
     """Raise an error if single texts are given to a checkpoint trained on pairs, or vice versa."""
-    trained = getattr(hub.task.cfg, "texts", None)
+    trained = hub.limits.texts
     if trained is None or trained == given:
         return
     known, read = (("single texts", "pairs of texts")[number - 1] for number in (trained, given))
@@ -130,18 +98,18 @@ def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) 
     raise UsageError(f"{args.checkpoint} was fine-tuned on {known}, but {args.input} has {read}: {remedy}")
 
 
-def _text_of_split(args: argparse.Namespace, outputs: Tensor, labels: list[str] | None, separator: str | None) -> str:
+def _text_of_split(args: argparse.Namespace, scores: Tensor, labels: Classes | Numbers) -> str:
     manifest = args.input / MANIFEST_FILE
     glue = read_json(manifest) if manifest.is_file() else {}
-    cells = prediction_cells(outputs, labels, separator)
     if glue.get("kind") != "glue":
-        return table_text([prediction_header(labels, separator=separator), *cells])
+        return table_text([labels.columns, *labels.cells(scores)])
     ids = (args.input / INDEX_FOLDER / f"{args.split}.txt").read_text(encoding="ascii").split()
-    if labels is None:
-        highest = glue["scale"]
-        predictions = [f"{min(max(highest * value, 0.0), highest):.3f}" for value in outputs.tolist()]
+    if isinstance(labels, Numbers):
+        # fairseq's own task does not keep the scale.
+        values = Numbers(scale=labels.scale or glue["scale"]).found(scores)
+        predictions = [f"{value:.3f}" for value in values.clamp(0.0, glue["scale"]).tolist()]
     else:
-        predictions = [label for label, *_ in cells]
+        predictions = labels.named(labels.found(scores))
     return table_text([("index", "prediction"), *zip(ids, predictions, strict=True)])
 
 
@@ -181,8 +149,9 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     return torch.stack(outputs), None if targets[0] is None else np.array(targets)
 
 
-def read_rows(args: argparse.Namespace, labels: list[str] | None, separator: str | None = None) -> list[Example]:
+def read_rows(args: argparse.Namespace, labels: Classes | Numbers) -> list[Example]:
     """Read a table's rows; without --text, the last column is read as labels if all its cells are valid labels."""
+    separator = labels.separator if isinstance(labels, Sets) else None
     columns = settings_of(ColumnsWithId, args)
     if columns.text is not None:
         return list(read_table(args.input, columns, 1, complete=bool, label_separator=separator))
@@ -195,18 +164,9 @@ def read_rows(args: argparse.Namespace, labels: list[str] | None, separator: str
         [cell] if separator is None else [*filter(None, map(str.strip, labels_in(cell, separator) or ()))]
         for cell in last
     ]
-    unknown = [number for number, names in enumerate(cells) if not all(_can_be_label(name, labels) for name in names)]
+    unknown = [number for number, names in enumerate(cells) if not all(map(labels.accepts, names))]
     if unknown == [0] and last[0] and len(rows) > 1:
         refuse_header(*rows[0], certain=True)
     # All sets may be empty: that is a column of texts or of nothing.
     texts = width if unknown or not any(map(any, cells)) else 1
     return list(read_table(args.input, columns, texts, complete=bool, rows=rows, label_separator=separator))
-
-
-def _can_be_label(text: str, labels: list[str] | None) -> bool:
-    if labels is not None:
-        return text in labels
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

@@ -4,6 +4,7 @@ With few examples, training from the frozen solution may learn much or only memo
 ends are often better than either (Wortsman et al., 2022, "Robust fine-tuning of zero-shot models"). Too few examples
 are held out to choose a point of this line: each of some points counts by how likely it makes their labels, and the
 mean of the points is taken. Examples that cannot tell leave it in the middle; many of them make it the best point.
+Between two solutions that differ much, the mean may fit worse than both: the likeliest point is taken then.
 
 Training to the end makes scores too large: the likelihood then falls although more answers are right. So each point is
 judged by its greatest likelihood after division of all scores by a temperature (Guo et al., 2017, "On calibration of
@@ -11,7 +12,7 @@ modern neural networks"), and the temperature is kept, which changes no class an
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -41,8 +42,16 @@ class Fit(NamedTuple):
 
 
 @torch.no_grad()
-def mix_with_start(model: Any, start: Mapping[str, Tensor], head: str, dataset: SentencesDataset) -> None:
+def mix_with_start(
+    model: Any,
+    start: Mapping[str, Tensor],
+    head: str,
+    dataset: SentencesDataset,
+    class_weights: Sequence[float] | None = None,
+) -> None:
     """Give the model the mean of the mixtures, weighted by the likelihood of the held-out labels.
+
+    If an end fits better than the mean, the likeliest of the points is kept instead.
 
     Each rank computes all scores, so that all take the same mixture.
 
@@ -51,6 +60,7 @@ def mix_with_start(model: Any, start: Mapping[str, Tensor], head: str, dataset: 
         start: the weights before the first update, by name.
         head: name of the classification head.
         dataset: the held-out examples, with targets.
+        class_weights: as in ``fit``.
     """
     targets = torch.from_numpy(dataset.targets)
     parameters = dict(model.named_parameters())
@@ -59,11 +69,14 @@ def mix_with_start(model: Any, start: Mapping[str, Tensor], head: str, dataset: 
     def fit_at(share: float) -> Fit:
         for name, parameter in parameters.items():
             parameter.copy_(torch.lerp(start[name].to(parameter), end[name], share))
-        return fit(_scores(model, head, dataset), targets)
+        return fit(_scores(model, head, dataset), targets, class_weights)
 
     losses = torch.tensor([fit_at(share).loss for share in _SHARES], dtype=torch.double)
     share = float(torch.softmax(-losses, dim=0) @ torch.tensor(_SHARES, dtype=torch.double))
     kept = fit_at(share)
+    if kept.loss > min(losses[0], losses[-1]):
+        share = _SHARES[int(losses.argmin())]
+        kept = fit_at(share)
     last_layer = model.classification_heads[head].out_proj
     last_layer.weight.div_(kept.temperature)
     last_layer.bias.sub_(kept.center).div_(kept.temperature).add_(kept.center)
@@ -74,13 +87,15 @@ def mix_with_start(model: Any, start: Mapping[str, Tensor], head: str, dataset: 
     )  # fmt: skip
 
 
-def fit(scores: Tensor, targets: Tensor) -> Fit:
+def fit(scores: Tensor, targets: Tensor, class_weights: Sequence[float] | None = None) -> Fit:
     """Return how well the scores of n examples fit, at the best temperature.
 
     Args:
         scores: scores of classes or labels <float>[n, outputs], or numbers <float>[n, 1].
         targets: class indices <int64>[n], sets of labels <bool>[n, outputs], or numbers <float>[n].
+        class_weights: a weight of the examples of each class, as in training; None for equal ones.
     """
+    weights = None if class_weights is None else scores.new_tensor(class_weights)
     numbers = targets.is_floating_point()
     center = float(scores.mean()) if numbers else 0.0
     fits = []
@@ -92,7 +107,7 @@ def fit(scores: Tensor, targets: Tensor) -> Fit:
         elif targets.dtype == torch.bool:
             loss = F.binary_cross_entropy_with_logits(divided, targets.float(), reduction="sum")
         else:
-            loss = F.cross_entropy(divided, targets, reduction="sum")
+            loss = F.cross_entropy(divided, targets, weights, reduction="sum")
         fits.append(Fit(float(loss), temperature, center))
     return min(fits)
 

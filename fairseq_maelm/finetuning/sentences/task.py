@@ -15,17 +15,20 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 from torch import Tensor
 
+from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
-from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names, positive_class
+from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names
+from fairseq_maelm.finetuning.doubtful_results import START
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_targets
 from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
 from fairseq_maelm.finetuning.sentences.mixture import mix_with_start
 from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
 from fairseq_maelm.launch.save_folder import DEFAULT as LAST_CHECKPOINT
+from fairseq_maelm.models.labels import LABELS_FILE, default_positive, sentence_labels
 from fairseq_maelm.modules.finetuning_heads import POOLING
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
@@ -35,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 HEAD = "sentence_classification_head"
 """Name of the head that scores sentences; fairseq's own fine-tuning uses the same name."""
-
-LABELS = "label/dict.txt"
-"""Path of the label dictionary in a task's folder, and in the folder of its checkpoints."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class SentencesTaskConfig(EncoderTaskConfig):
     head_start: ChoiceEnum(["random", "frozen"]) = option(  # type: ignore[valid-type]
         "random",
         help="first weights of the head: random, or those that predict the training labels best while the encoder is "
-        "frozen (logistic regression on --finetune-from-model's states; for numbers, ridge regression)",
+        "frozen (logistic regression on its states; for numbers, ridge regression)",
     )
     mix_start: bool = option(
         False,
@@ -73,7 +73,7 @@ class SentencesTaskConfig(EncoderTaskConfig):
         "--head-start frozen and --max-update",
     )
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
-    save_dir: str = II("checkpoint.save_dir")
+    save_dir: Optional[str] = II("checkpoint.save_dir")
 
 
 @register_task("maelm_sentences", dataclass=SentencesTaskConfig)
@@ -84,15 +84,20 @@ class SentencesTask(EncoderTask):
     """
 
     name = "maelm_sentences"
-    setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), LABELS)
+    setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), LABELS_FILE)
+    read_labels = staticmethod(sentence_labels)
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary | None) -> None:
         # Without the option ``build_model`` sets the limit; fairseq builds the model before it opens any data.
         super().__init__(cfg, dictionary, cfg.tokens_per_sample or 0)
         self.label_dictionary = label_dictionary
         self.label_separator: str | None = getattr(cfg, "label_separator", None)
+        # A model whose head is to start from frozen states.
+        self._new_model: Any = None
         # The weights before the first update, if the final ones may be mixed with them.
         self._start: dict[str, Tensor] = {}
+        # The criterion's weights of the classes.
+        self._class_weights: list[float] | None = None
 
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SentencesTask":
@@ -109,7 +114,7 @@ class SentencesTask(EncoderTask):
                 scale=prepared.get("scale"),
                 label_separator=prepared.get("label_separator"),
             )
-        labels = Path(cfg.data) / LABELS
+        labels = Path(cfg.data) / LABELS_FILE
         dictionary = load_dictionary(str(Path(cfg.data) / "input0"))
         return cls(cfg, dictionary, Dictionary.load(str(labels)) if labels.is_file() else None)
 
@@ -119,15 +124,26 @@ class SentencesTask(EncoderTask):
         self.longest = self.longest or model.max_positions()
         classes = 1 if self.label_dictionary is None else len(class_names(self.label_dictionary))
         model.register_classification_head(HEAD, classes, pooling=str(getattr(self.cfg, "pooling", "first")))
+        if from_checkpoint:
+            return model
+        frozen = str(getattr(self.cfg, "head_start", "random")) == "frozen"
         mixes = bool(getattr(self.cfg, "mix_start", False))
-        if str(getattr(self.cfg, "head_start", "random")) == "frozen" and not from_checkpoint:
-            # A resumed run has learned its head already.
-            if mixes or not (Path(self.cfg.save_dir) / LAST_CHECKPOINT).is_file():
-                self._start_from_frozen_states(model)
-                self._start = {name: each.detach().clone() for name, each in model.named_parameters() if mixes}
-        elif mixes and not from_checkpoint:
+        if mixes and not frozen:
             raise ValueError("--mix-start needs --head-start frozen")
+        # A resumed run has learned its head already.
+        if frozen and (mixes or not Path(self.cfg.save_dir, LAST_CHECKPOINT).is_file()):
+            self._new_model = model
         return model
+
+    def build_criterion(self, cfg: Any, *from_checkpoint: bool) -> Any:
+        """Build the criterion; then start the model's head, because the start takes the criterion's class weights."""
+        criterion = super().build_criterion(cfg, *from_checkpoint)
+        self._class_weights, model, self._new_model = criterion.class_weights, self._new_model, None
+        if model is not None:
+            self._start_from_frozen_states(model)
+            if self.cfg.mix_start:
+                self._start = {name: each.detach().clone() for name, each in model.named_parameters()}
+        return criterion
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
         """Mix the weights of --mix-start, after the last update; called on all ranks."""
@@ -138,19 +154,28 @@ class SentencesTask(EncoderTask):
         held_out = self.dataset(trainer.cfg.dataset.valid_subset.split(",")[0])
         # Without labels, the criterion refuses to validate.
         if held_out.targets is not None:
-            mix_with_start(trainer.get_model(), self._start, HEAD, held_out)
+            mix_with_start(trainer.get_model(), self._start, HEAD, held_out, self._class_weights)
         self._start = {}
 
     def _start_from_frozen_states(self, model: Any) -> None:
-        if not self.cfg.finetune_from_model:
-            raise ValueError("--head-start frozen needs the encoder of --finetune-from-model")
-        # fairseq loads them again when training begins.
-        model.load_state_dict(dict(read_checkpoint(Path(self.cfg.finetune_from_model)).weights), strict=True)
+        if self.cfg.finetune_from_model:
+            # fairseq loads it again when training begins, and then says what of the checkpoint is dropped.
+            weights = read_checkpoint(Path(self.cfg.finetune_from_model)).weights
+            encoder = {name: each for name, each in weights.items() if name.startswith(("encoder.", SETTINGS))}
+            model.load_state_dict(encoder, strict=True)
+        else:
+            logger.info("without --finetune-from-model, the frozen encoder has random weights")
         dataset = self.open_split(self.cfg.train_subset, training=False)
         if dataset.targets is None:
             raise ValueError(f"--head-start frozen needs the labels of {self.cfg.train_subset}: prepare it with labels")
+        if self.label_dictionary is None and len(dataset) < 2:
+            raise ValueError(
+                f"{self.cfg.data} has 1 row to learn numbers from: prepare it with at least 2 for training"
+            )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        fit_head(model, model.classification_heads[HEAD], dataset, dataset.targets, device)
+        head = model.classification_heads[HEAD]
+        said = fit_head(model, head, dataset, dataset.targets, device, self._class_weights)
+        self.state.merge_state_dict({START: said})
 
     def open_split(self, split: str, training: bool, *unused: Any) -> SentencesDataset:
         """Open a split."""
@@ -217,7 +242,8 @@ class SentencesCriterion(FineTuningCriterion):
                 f"--positive-label {wanted} must be one of two labels, but the data have {', '.join(labels)}"
                 f"{', any number of them in a row' * self.multi_label}"
             )
-        self.positive = labels.index(wanted) if wanted else positive_class(labels)
+        positive = wanted or default_positive(labels)
+        self.positive = None if positive is None else labels.index(positive)
         # Not a buffer, which half precision would round.
         self.class_weights: list[float] | None = None
         if str(cfg.class_weights) == "balanced":

@@ -54,7 +54,8 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
 def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: float | None) -> SpanAnswer:
     """Choose one of a question's answers from ``answer_questions``; ``threshold`` is as in ``answer``."""
     if threshold is None:
-        threshold = math.inf if str(hub.task.cfg.squad_version) == "1.1" else hub.task.cfg.null_threshold
+        labels: Any = hub.labels
+        threshold = float(labels.threshold)
     if math.isnan(threshold):
         raise ValueError("the threshold must be a number, in logits, or infinity, but not NaN")
     null = next(each for each in answers if each.begin < 0)

@@ -27,6 +27,7 @@ from fairseq_maelm.finetuning.squad.dataset import NO_TARGET, SPECIAL_TOKENS, Sq
 from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, metric_names, raw_scores, squad_metrics
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds, window_rows
+from fairseq_maelm.models.labels import Spans
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
@@ -82,6 +83,13 @@ class SquadTask(EncoderTask):
                 f"--max-length {cfg.max_length} leaves no room for a context after a question of "
                 f"{cfg.max_question_length} pieces: give at least {needed}, or a lower --max-question-length"
             )
+
+    @staticmethod
+    def read_labels(config: Any, folders: Any) -> Spans:
+        """Return the rules of answers; see ``fairseq_maelm.models.labels.read_labels``."""
+        cfg = config.task
+        threshold = float(getattr(cfg, "null_threshold", LOGIT_THRESHOLD))
+        return Spans(version=str(getattr(cfg, "squad_version", "auto")), null_threshold=threshold)
 
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SquadTask":

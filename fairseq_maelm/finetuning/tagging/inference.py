@@ -11,7 +11,7 @@ from fairseq_maelm.files.conll import LabeledFile, lacks_labels, layout_of, read
 from fairseq_maelm.files.lines import numbered_lines, uncompressed_name
 from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
-from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_words
+from fairseq_maelm.finetuning.tagging.prepared import UNSPACED, UNSPACED_RUN, TaggingSettings, encode_words
 from fairseq_maelm.finetuning.tagging.schemes import convert, score
 from fairseq_maelm.finetuning.tagging.task import HEAD
 from fairseq_maelm.models.batched_inference import predict
@@ -102,7 +102,12 @@ def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
 
 def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
     """Tag the lines of a text; return lines of ``word/LABEL`` pairs, with empty lines kept."""
-    sentences = [words_of(line) for _, line in numbered_lines(args.input)]
+    longest, sentences = hub.task.settings.longest_unspaced, []
+    for number, line in numbered_lines(args.input):
+        try:
+            sentences.append(words_of(line, longest))
+        except ValueError as error:
+            raise ValueError(f"{args.input}:{number} {error}") from error
     filled = [words for words in sentences if words]
     if not filled:
         raise ValueError(f"{args.input} has no words")
@@ -111,11 +116,21 @@ def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
     return "".join(" ".join(f"{word}/{label}" for word, label in line) + "\n" for line in pairs)
 
 
-def words_of(text: str) -> list[str]:
+def words_of(text: str, longest_unspaced: int = 0) -> list[str]:
     """Split text at white space, and separate each punctuation character at the ends of a word.
 
-    Punctuation within a word stays ("don't", "3.5"), and a combining mark belongs to the character before it.
+    Punctuation within a word stays ("don't", "3.5"), and a combining mark belongs to the character before it. If the
+    training file's words have single characters of scripts without spaces, so have these (``longest_unspaced`` is 1);
+    otherwise raise ValueError for more of them than in any of its words.
     """
+    if longest_unspaced == 1:
+        text = UNSPACED.sub(r" \g<0> ", text)
+    runs = UNSPACED_RUN.findall(text) if longest_unspaced else []
+    if long := [run for run in runs if len(UNSPACED.findall(run)) > longest_unspaced]:
+        raise ValueError(
+            f"has {long[0][:20]!r} as one word, but the words of the training file have at most {longest_unspaced} "
+            "such characters: separate words by spaces, or give a .conll file with a word on each line"
+        )
     words: list[str] = []
     for part in text.split():
         characters: list[str] = []

@@ -10,7 +10,14 @@ from typing import Any
 
 from fairseq_maelm.files.conll import LabeledFile, Layout, read
 from fairseq_maelm.finetuning.header import header_reason
-from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
+from fairseq_maelm.finetuning.tagging.prepared import (
+    UNSPACED,
+    UNSPACED_RUN,
+    TaggedSplit,
+    TaggingSettings,
+    encode_words,
+    read_settings,
+)
 from fairseq_maelm.finetuning.tagging.schemes import (
     OUTSIDE,
     PLAIN,
@@ -94,7 +101,9 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
     labels = sorted(seen) if scheme == PLAIN else all_labels(kinds, scheme)
     if len(labels) < 2:
         raise ValueError(f"{train.path} has {len(labels)} different labels: at least two are needed")
-    return TaggingSettings(tuple(labels), scheme, file_scheme, layout)
+    runs = (run for sentence in train.sentences for word in sentence.words for run in UNSPACED_RUN.findall(word))
+    longest = max((len(UNSPACED.findall(run)) for run in runs), default=0)
+    return TaggingSettings(tuple(labels), scheme, file_scheme, layout, longest)
 
 
 def scheme_mistake(file: LabeledFile, scheme: str) -> str:

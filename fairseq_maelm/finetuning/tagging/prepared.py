@@ -1,5 +1,6 @@
 """A tagging task's folder: token ids, label ids, and the layout of the original files."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,13 @@ from fairseq_maelm.finetuning.tagging.schemes import PLAIN
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.vocabulary import UNKNOWN, TextEncoder
 
+# A character of a script without spaces (Thai to Lao, Burmese, Khmer, kana, Han) and what varies its form; and a run.
+_UNSPACED = (
+    "[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff][\ufe00-\ufe0f\U000e0100-\U000e01ef]*"
+)
+UNSPACED, UNSPACED_RUN = re.compile(_UNSPACED), re.compile(f"(?:{_UNSPACED})+")
+
 
 @dataclass(frozen=True)
 class TaggingSettings:
@@ -23,6 +31,9 @@ class TaggingSettings:
     scheme: str  # scheme of ``labels``: one of ``schemes.PREFIXES``, or "plain" for other labels than entities
     file_scheme: str  # scheme of the files and of predictions
     layout: Layout  # layout of the files
+    longest_unspaced: int = (
+        0  # the most characters of ``UNSPACED`` that follow each other in a word of the training file
+    )
 
     @property
     def has_entities(self) -> bool:
@@ -34,7 +45,7 @@ def read_settings(folder: Path) -> TaggingSettings:
     """Read the settings of a task's folder; raises the errors of ``read_manifest``."""
     content = read_manifest(folder, "tagging")["tagging"]
     layout = Layout(**content["layout"])
-    return TaggingSettings(tuple(content["labels"]), content["scheme"], content["file_scheme"], layout)
+    return TaggingSettings(**{**content, "labels": tuple(content["labels"]), "layout": layout})
 
 
 class TaggedSplit(NamedTuple):

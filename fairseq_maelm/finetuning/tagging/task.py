@@ -2,6 +2,7 @@
 
 import logging
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_maelm.data.token_files import check_array
+from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
 from fairseq_maelm.finetuning.dataset_metrics import log_collected
@@ -23,6 +25,7 @@ from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import ACCURACY, ENTITY_METRICS, score
 from fairseq_maelm.finetuning.task_folder import load_split
+from fairseq_maelm.models.labels import Labels
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
@@ -58,6 +61,14 @@ class TaggingTask(EncoderTask):
                 f"{cfg.window_overlap}"
             )
         self.settings = settings
+
+    @staticmethod
+    def read_labels(config: Any, folders: Sequence[Path]) -> Labels | None:
+        """Return the labels in a folder's manifest; see ``fairseq_maelm.models.labels.read_labels``."""
+        manifests = (read_json(folder / MANIFEST_FILE) for folder in folders if (folder / MANIFEST_FILE).is_file())
+        # A folder of text has a manifest without labels.
+        found = (content["tagging"]["labels"] for content in manifests if "tagging" in content)
+        return next((Labels(tuple(map(str, names))) for names in found), None)
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "TaggingTask":

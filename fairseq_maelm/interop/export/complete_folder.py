@@ -1,6 +1,7 @@
 """Export folders that are also fairseq checkpoints (``maelm export --complete``), optionally in half precision."""
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.folder import write_folder, write_sums
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.reader import Checkpoint
-from fairseq_maelm.files.atomic import copy_file
+from fairseq_maelm.files.atomic import copy_file, read_json, write_json
+from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.export.model_card import HYPER_PARAMETERS, fill_template
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.launch.setup_files import VOCABULARY_FILES, setup_files
+from fairseq_maelm.models.hub import SENTENCE_HEAD
+from fairseq_maelm.models.labels import Numbers
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
 # The model card's section on half-precision weights.
@@ -24,8 +28,8 @@ ROUNDING = (
     "## Precision\n\nThe weights are rounded to float16 and loaded as float32. The comparisons above use the "
     "checkpoint after this rounding."
 )
-# The options of tasks that name files or folders, which are private and absent elsewhere.
-PATHS = ("data", "general_data", "examples", "finetune_from_model", "save_dir")
+# The options of tasks that name files or folders, which are private and absent elsewhere, and their values in a folder.
+PATHS = {"data": ".", "general_data": None, "examples": None, "finetune_from_model": None, "save_dir": "."}
 # Name in fairseq's extra state -> name in a checkpoint's history.
 _HISTORY = {"val_loss": "val_loss", "best": "best", "previous_training_time": "training_seconds"}
 
@@ -44,6 +48,19 @@ def rounded(source: LoadedCheckpoint) -> LoadedCheckpoint:
     return replace(source, checkpoint=checkpoint, model=build_model(checkpoint, source.dictionary))
 
 
+def in_units_of_data(source: LoadedCheckpoint) -> LoadedCheckpoint:
+    """Multiply the last layer of a head that predicts numbers by the scale of the data, which others do not know."""
+    scale = source.labels.scale if isinstance(source.labels, Numbers) else None
+    if scale in (None, 1.0):
+        return source
+    last = f"classification_heads.{SENTENCE_HEAD}.out_proj."
+    weights = {
+        name: weight * scale if name.startswith(last) else weight for name, weight in source.checkpoint.weights.items()
+    }
+    checkpoint = replace(source.checkpoint, weights=weights)
+    return replace(source, checkpoint=checkpoint, model=build_model(checkpoint, source.dictionary))
+
+
 def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
     """Copy the vocabulary and the other files that the checkpoint's task reads."""
     for name in {*VOCABULARY_FILES, *setup_files(TASK_REGISTRY[source.checkpoint.task_name])}:
@@ -51,6 +68,11 @@ def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
         if files:
             (folder / name).parent.mkdir(exist_ok=True)
             copy_file(files[0], folder / name)
+    if (folder / MANIFEST_FILE).is_file():
+        manifest = read_json(folder / MANIFEST_FILE)
+        for each in chain(*manifest.get("files", {}).values()):
+            each["file"] = Path(each["file"]).name  # folders are private
+        write_json(folder / MANIFEST_FILE, manifest)
 
 
 def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.float32) -> LoadedCheckpoint:
@@ -117,6 +139,6 @@ def _public_options(config: Any) -> dict[str, dict[str, Any]]:
         section: {name: found[section][name] for name in options.split() if name in found.get(section, {})}
         for section, options in HYPER_PARAMETERS.items()
     }
-    task = {name: None if name in PATHS else value for name, value in found["task"].items()}
+    task = {name: PATHS.get(name, value) for name, value in found["task"].items()}
     criterion = {"criterion": found["criterion"]} if isinstance(found.get("criterion"), dict) else {}
-    return {**chosen, **criterion, "task": {**task, "data": "."}, "model": found["model"]}
+    return {**chosen, **criterion, "task": task, "model": found["model"]}

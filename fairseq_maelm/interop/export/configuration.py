@@ -6,6 +6,7 @@ from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MODERNB
 from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES, Target, labels_of
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 
+# Folders are also opened by runtimes without transformers' defaults; tests/interop/export/test_elsewhere.py has a list.
 # Settings that a family names differently, by their common names.
 SETTING_NAMES = {
     "distilbert": {
@@ -30,7 +31,7 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
         if config.positions == "rotary":
             settings["max_position_embeddings"] = config.max_positions
         labels = target.labels
-        unchanged = labels is None or labels == labels_of(settings, len(labels))
+        unchanged = labels is None or labels.names == labels_of(settings, len(labels.names))
         return settings if unchanged else settings | _label_settings(target)
     settings = {
         "architectures": [target.class_name],
@@ -62,7 +63,7 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
     other_names = SETTING_NAMES.get(target.format, {})
     settings = {other_names.get(name, name): value for name, value in settings.items()}
     if FAMILIES[target.format].token_types:
-        settings["type_vocab_size"] = FAMILIES[target.format].token_types
+        settings |= {"type_vocab_size": FAMILIES[target.format].token_types, "position_embedding_type": "absolute"}
     if target.format == "electra":
         settings["embedding_size"] = config.encoder_embed_dim
     elif target.format == "maelm":
@@ -71,16 +72,7 @@ def configuration(source: LoadedCheckpoint, target: Target) -> dict[str, Any]:
 
 
 def _label_settings(target: Target) -> dict[str, Any]:
-    if target.labels is None:
-        return {}
-    names = dict(enumerate(target.labels))
-    regresses = target.architecture == "sequence-classification" and len(names) == 1
-    problem = "regression" if regresses else "multi_label_classification" if target.multi_label else None
-    return {
-        "id2label": {str(number): label for number, label in names.items()},
-        "label2id": {label: number for number, label in names.items()},
-        **({"problem_type": problem} if problem else {}),
-    }
+    return {} if target.labels is None else target.labels.to_config()
 
 
 def _modernbert_settings(source: LoadedCheckpoint) -> dict[str, Any]:
@@ -95,6 +87,9 @@ def _modernbert_settings(source: LoadedCheckpoint) -> dict[str, Any]:
         **MODERNBERT_SETTINGS,
         "max_position_embeddings": config.max_positions,
         "norm_eps": config.layer_norm_eps,
+        # Not read by transformers, or with this default, but required by other runtimes.
+        "layer_norm_eps": config.layer_norm_eps,
+        "initializer_cutoff_factor": 2.0,
         "embedding_dropout": config.dropout,
         "mlp_dropout": config.dropout,
         "attention_dropout": config.attention_dropout,

@@ -20,6 +20,7 @@ from fairseq_maelm.interop.export.complete_folder import (
     complete,
     complete_section,
     copy_setup_files,
+    in_units_of_data,
     rounded,
 )
 from fairseq_maelm.interop.export.configuration import configuration
@@ -29,9 +30,15 @@ from fairseq_maelm.interop.export.formats import FAIRSEQ_ROBERTA, MODEL_CODE, OU
 from fairseq_maelm.interop.export.mixing import mixed, mixing_section
 from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
 from fairseq_maelm.interop.export.model_card import CARD_OF_SOURCE, compared, model_card, training_section
+from fairseq_maelm.interop.export.sentence_modules import write_modules
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, markers, open_source_tokenizer
+from fairseq_maelm.interop.importing.huggingface_vocabulary import (
+    encode_of,
+    markers,
+    open_source_tokenizer,
+    texts_of_tokens,
+)
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.interop.source_files import FACTS_FILE, SOURCE_CARD
 from fairseq_maelm.interop.tokenizer_test_strings import SPECIAL_STRING, WHY_SPECIAL
@@ -79,6 +86,8 @@ def export(
             source = mixed(source, settings.mix)
         if settings.format == "fairseq":
             return write_checkpoint(source, folder, output)
+        if not settings.complete:
+            source = in_units_of_data(source)
         if DTYPES[settings.dtype] == torch.float16:
             source = rounded(source)
         remarks, trained = [], source
@@ -97,7 +106,7 @@ def _for_transformers(
 ) -> Export:
     """Write and verify a folder for transformers, later renamed to ``output``, with a card that has the remarks."""
     target, dtype = _choose(source, settings), DTYPES[settings.dtype]
-    logger.info("exporting %s as %s", source.checkpoint.path, target.class_name)
+    logger.info("exporting %s as %s", source.checkpoint.path, target.description)
     if settings.complete:
         copy_setup_files(source, folder)
     write_model(source, target, folder, dtype)
@@ -119,7 +128,7 @@ def _for_transformers(
     if settings.complete:
         complete(source, folder, dtype)
     remarks += [f"tokenizer: {ascii(text)} is tokenized differently ({why})" for text, why in differences.items()]
-    return Export(output, target, agreements, [*remarks, f"{output}: {target.class_name}, verified"])
+    return Export(output, target, agreements, [*remarks, f"{output}: {target.description}, verified"])
 
 
 def _choose(source: LoadedCheckpoint, settings: ExportSettings) -> Target:
@@ -167,18 +176,21 @@ def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> d
             (folder / name).write_bytes(target.kept.files[name])
         tokenizer, order = open_source_tokenizer(folder), target.kept.order.tolist()
         added = markers(tokenizer, [*order[: len(FAIRSEQ_SYMBOLS)], order[-1]])
-        compare_tokens(folder, encode_of(tokenizer), source.tokenizer.encode, order, added)
+        own = texts_of_tokens(tokenizer)
+        compare_tokens(folder, encode_of(tokenizer), source.tokenizer.encode, order, added, own)
         # The source's files are kept, so that its tokenizer cannot be told to read special tokens as text.
         return {SPECIAL_STRING.format(*map(tokenizer.id_to_token, order[: len(FAIRSEQ_SYMBOLS)])): WHY_SPECIAL}
-    tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary)
+    # Our taggers read each word as if it followed a space; the source's own read text as its tokenizer does.
+    words = target.architecture == "token-classification" and not source.imported_head
+    tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary, words)
     split = target.architecture != "masked-lm"
-    for name, text in tokenizer_files(tokenizer, source.model.max_positions(), split).items():
+    for name, text in tokenizer_files(tokenizer, source.limits(target.head).tokens, split).items():
         (folder / name).write_text(text, encoding="utf-8")
-    return verify_tokenizer(source, folder)
+    return verify_tokenizer(source, folder, words)
 
 
 def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write config.json, the weights cast to ``dtype`` and, for our own formats, the model's code."""
+    """Write config.json, the weights cast to ``dtype``, modules after the encoder and the code of our own format."""
     settings = configuration(source, target)
     # Version 5 of transformers would compute in the weights' data type.
     data_types = {name for name in ("dtype", "torch_dtype") if name in settings}
@@ -189,6 +201,8 @@ def write_model(source: LoadedCheckpoint, target: Target, folder: Path, dtype: t
     else:
         (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     save_weights(cast_floats(model_weights(source, target), dtype), folder / WEIGHTS_FILE)
+    if target.modules:
+        write_modules(source.model.classification_heads[str(target.head)], folder, dtype)
     for name in MODEL_CODE if target.format == OUR_FORMAT else ():
         copy_file(Path(__file__).parents[2] / "hf" / name, folder / name)
 

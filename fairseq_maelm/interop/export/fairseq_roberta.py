@@ -1,11 +1,15 @@
 """Export a masked language model to a checkpoint of fairseq's own model roberta, which stock fairseq opens."""
 
+import warnings
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.roberta import RobertaModel, base_architecture
+from omegaconf import OmegaConf
 
 from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, weights_of_family
 from fairseq_maelm.interop.compare_outputs import Agreement, agreements, checkpoint_outputs, comparison_batches
@@ -43,7 +47,8 @@ def write_roberta(source: LoadedCheckpoint, folder: Path) -> list[Agreement]:
     history = source.checkpoint.history
     made = {"criterion_name": "MaskedLmLoss", "optimizer_name": "FairseqAdam", "lr_scheduler_state": {}}
     state = {
-        "args": args,
+        "args": None,
+        "cfg": _plain(args),
         "model": model.state_dict(),
         "optimizer_history": [{**made, "num_updates": history.get("num_updates", 0)}],
         "extra_state": {"train_iterator": {"epoch": history.get("epoch", 1)}},
@@ -67,3 +72,12 @@ def _arguments(source: LoadedCheckpoint) -> Namespace:
     args.max_positions = args.tokens_per_sample = options.max_positions
     base_architecture(args)
     return args
+
+
+def _plain(args: Namespace) -> dict[str, Any]:
+    """Return options as fairseq's configuration of plain values: torch refuses a file with a Namespace by default."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about fairseq's use of Hydra
+        config = convert_namespace_to_omegaconf(args)
+    sections: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    return {**sections, "model": vars(sections["model"])}

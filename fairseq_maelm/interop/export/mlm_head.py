@@ -6,19 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from fairseq import tasks
+from omegaconf import OmegaConf
 
 from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.fit import SETTINGS, model_settings, pack_settings
-from fairseq_maelm.data.blocks import TokenBlocks, split_files
-from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
-from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.models.config import MaelmModelConfig
-from fairseq_maelm.text.dictionary import real_tokens
 
-# Held-out sequences, those of a batch, and BERT's share of masks.
-_SEQUENCES, _BATCH, _MASK_PROB = 256, 8, 0.15
-_SEED = _EPOCH = 1
+# Held-out sequences, those of a batch, and the seed of their choice.
+_SEQUENCES, _BATCH, _SEED = 256, 8, 1
 
 
 def without_decoder(source: LoadedCheckpoint) -> LoadedCheckpoint:
@@ -59,27 +56,25 @@ def measure(source: LoadedCheckpoint, mlm: LoadedCheckpoint) -> str:
 
 @torch.no_grad()
 def _loss(source: LoadedCheckpoint) -> tuple[float, int]:
-    """Return the mean loss in bits, and the number of predicted tokens."""
+    """Return the mean loss in bits, on blocks and masks as in the validations of training, and the number of masks."""
+    options, length = source.checkpoint.config.task, source.model.max_positions()
+    changed = {
+        "_name": "maelm",
+        "data": str(source.data),
+        "general_data": None,
+        "general_ratio": 0.0,
+        "general_loss_bound": None,
+        "tokens_per_sample": min(length, options.get("tokens_per_sample") or length),
+    }
     try:
-        paths = split_files(str(source.data), "valid", combine=False)
+        task = tasks.setup_task(OmegaConf.merge(options, changed), from_checkpoint=True)
+        data = task.open_split("valid", False, 1, False)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"--with-mlm-head measures the head on held-out text, but there is none in {source.data}: give the folder "
             "of the prepared text as --vocabulary"
         ) from error
-    dictionary, length = source.dictionary, source.model.max_positions()
-    length = min(length, int(source.checkpoint.config.task.get("tokens_per_sample") or length))
-    blocks = TokenBlocks(paths, "complete", length, dictionary.bos())
-    blocks.check_tokens(source.model.mask_index)
-    data = MaskedBlockDataset(
-        blocks,
-        MaskingScheme(_MASK_PROB, real_tokens(dictionary)),
-        Symbols(dictionary.pad(), source.model.mask_index),
-        source.checkpoint.view,
-        _SEED,
-        _EPOCH,
-    )
-    chosen = np.random.default_rng(_SEED).permutation(len(blocks))[:_SEQUENCES]
+    chosen = np.random.default_rng(_SEED).permutation(len(data))[:_SEQUENCES]
     nats, tokens = 0.0, 0
     for begin in range(0, len(chosen), _BATCH):
         batch = data.collate(np.sort(chosen[begin : begin + _BATCH]))

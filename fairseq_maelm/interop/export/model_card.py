@@ -17,6 +17,7 @@ from fairseq_maelm.interop.export.formats import OUR_FORMAT
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SOURCE_CARD, SourceFiles
+from fairseq_maelm.models.labels import Classes, Numbers, Sets, Spans
 
 CARD_OF_SOURCE = "README_of_source.md"
 
@@ -44,7 +45,18 @@ _USE = {
         "start, end = (logits[0].argmax() for logits in model(**batch).to_tuple()[:2])",
     ),
 }
-_MULTI_LABEL = "labels = [model.config.id2label[int(i)] for i in (model(**batch).logits[0] >= 0).nonzero()]"
+# The line that computes other results than a class.
+_RESULTS: dict[type, str] = {
+    Sets: "labels = [model.config.id2label[int(i)] for i in (model(**batch).logits[0] >= 0).nonzero()]",
+    Numbers: "value = float(model(**batch).logits)",
+}
+# The same for modules of sentence-transformers, by the kind of labels.
+_USE_OF_MODULES: dict[type, list[str]] = {
+    Classes: ["for row in scores.softmax(dim=-1):", "    print(labels[int(row.argmax())], float(row.max()))"],
+    Sets: ["for row in scores.sigmoid():", "    print([labels[int(i)] for i in (row >= 0.5).nonzero()])"],
+    Numbers: ["print(scores[:, 0].tolist())"],
+}
+_MODULES = " Its modules for sentence-transformers are the fine-tuned head: the embedding of a text is its scores."
 # The options in the table of hyper-parameters, by section of the checkpoint's configuration.
 HYPER_PARAMETERS = {
     "task": "tokens_per_sample half_length_until max_positions sample_break_mode mask_prob mask_prob_end "
@@ -84,11 +96,6 @@ def model_card(
         exactness: lines about comparisons with the original, as from ``compared``.
         more: further sections.
     """
-    notes = ["`truncation=True` truncates inputs to the model's number of positions."]
-    if target.format == OUR_FORMAT:
-        notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
-    if (target.format, target.architecture) == ("mpnet", "encoder"):
-        notes.append("The model has no trained pooler: use `last_hidden_state`, not `pooler_output`.")
     kept = source.origin
     origin = {} if kept is None else kept.facts
     license = license or origin.get("license")
@@ -96,20 +103,78 @@ def model_card(
         training = f"{training}\n\n### Source\n\n{_source_section(kept, origin)}"
     base_model = f"base_model: {json.dumps(origin['source'])}\n" if origin else ""
     values = {
-        "pipeline": _USE[target.architecture][0],
+        "library": "sentence-transformers" if target.modules else "transformers",
+        "pipeline": _USE[target.scored][0],
         "license": license or "unknown",
         "base_model": base_model,
         "name": name,
         "summary": _summary(source),
         "class_name": target.class_name,
+        "modules": _MODULES * target.modules,
         "usage": _usage(source, target, name),
-        "notes": " ".join(notes),
+        "notes": " ".join(_notes(source, target)),
         "training": training,
         "exactness": "\n".join(f"- {line}" for line in exactness),
         "more": "".join(f"{section.strip()}\n\n" for section in more),
         "license_text": license or "To be filled in by the publisher of this model, here and in the first lines.",
     }
     return fill_template("model_card.md", values)
+
+
+def _notes(source: LoadedCheckpoint, target: Target) -> list[str]:
+    """Return what users of the folder must know for the answers of ``maelm predict``."""
+    limits, task, labels = source.limits(target.head), source.checkpoint.config.task, target.labels
+    notes = ["`truncation=True` truncates inputs to the model's number of positions."]
+    if target.head is not None and target.kept is None:
+        notes = [
+            f"Training and `maelm predict` read at most {limits.tokens} tokens, to which "
+            + (
+                "longer inputs are truncated."
+                if target.modules
+                else "`truncation=True` truncates inputs (also in a pipeline)."
+            )
+        ]
+    if target.modules:
+        notes.append("A pair of texts is a tuple of two.")
+    if limits.at_the_end and not target.modules:
+        notes.append("They cut the end of a pair, and `truncation=True` the longer text.")
+    if isinstance(labels, Numbers) and not target.modules:
+        notes.append("A pipeline returns the number as score, in the units of the training data.")
+    elif isinstance(labels, Spans):
+        notes += _notes_on_answers(task, limits.tokens, labels)
+    elif target.architecture == "token-classification" and "window_overlap" in task:
+        notes.append(
+            f"Longer sentences are read in windows that share {task.window_overlap} tokens: in a pipeline, give "
+            f'`aggregation_strategy="first", stride={task.window_overlap}`.'
+        )
+    if target.head is not None and source.tokenizer_file.suffix == ".json":
+        notes.append(
+            "`maelm predict` replaces control characters and runs of white space by a space; this tokenizer may not."
+        )
+    if target.format == OUR_FORMAT:
+        notes.append("After `import fairseq_maelm.hf`, which registers the same classes, omit `trust_remote_code`.")
+    if (target.format, target.scored) == ("mpnet", "encoder"):
+        notes.append("The model has no trained pooler: use `last_hidden_state`, not `pooler_output`.")
+    return notes
+
+
+def _notes_on_answers(task: Any, longest: int, labels: Spans) -> list[str]:
+    """Return the rules by which the task answers, and their names in the pipeline of transformers 4."""
+    if "doc_stride" not in task:
+        return []
+    notes = [
+        f"Longer contexts are read in windows of {longest} tokens, with {task.doc_stride} tokens from start to "
+        f"start; questions have at most {task.max_question_length} tokens and answers {task.max_answer_length}. The "
+        f"pipeline of transformers 4 has other defaults: give `max_seq_len={longest}, "
+        f"max_question_len={task.max_question_length}, max_answer_len={task.max_answer_length}, align_to_words=False`."
+    ]
+    if labels.version != "1.1":
+        notes.append(
+            "There is no answer if the score of the first token exceeds that of the best answer by more than "
+            f"{labels.null_threshold:g} logits (`null_threshold` in config.json). `handle_impossible_answer=True` "
+            "makes the pipeline do so, with a threshold of 0 in each window."
+        )
+    return notes
 
 
 def compared(agreements: Sequence[Agreement], other: str) -> list[str]:
@@ -178,15 +243,19 @@ def _source_section(kept: SourceFiles, facts: Mapping[str, Any]) -> str:
 
 def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
     """Return a Python example that opens the folder and runs the model."""
-    _, text, result = _USE[target.architecture]
-    result = _MULTI_LABEL if target.multi_label else result
-    text = text.format(mask=source.mask_text)
     remote = ", trust_remote_code=True" if target.format == OUR_FORMAT else ""
+    if target.modules:
+        return _usage_of_modules(target, name, remote)
+    _, text, result = _USE[target.architecture]
+    result = _RESULTS.get(type(target.labels), result)
+    text = text.format(mask=source.mask_text)
+    if source.limits(target.head).texts == 2:
+        text += ', "Another sentence."'
     lines = [
         f"from transformers import {target.auto_class}, AutoTokenizer",
         f'tokenizer = AutoTokenizer.from_pretrained("{name}"{remote})',
         f'model = {target.auto_class}.from_pretrained("{name}"{remote})',
-        f'batch = tokenizer({text}, return_tensors="pt")',
+        f'batch = tokenizer({text}, truncation=True, return_tensors="pt")',
         result,
     ]
     if target.kept is not None and "modules.json" in target.kept.files and target.architecture == "encoder":
@@ -197,6 +266,16 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
             f'embeddings = SentenceTransformer("{name}").encode(["A sentence."])',
         ]
     return "\n".join(lines)
+
+
+def _usage_of_modules(target: Target, name: str, remote: str) -> str:
+    lines = [
+        "from sentence_transformers import SentenceTransformer",
+        f'model = SentenceTransformer("{name}"{remote})',
+        "labels = model[0].auto_model.config.id2label",
+        'scores = model.encode(["A sentence.", "And one more."], convert_to_tensor=True)',
+    ]
+    return "\n".join([*lines, *_USE_OF_MODULES.get(type(target.labels), _USE_OF_MODULES[Classes])])
 
 
 def _training(source: LoadedCheckpoint) -> dict[str, Any]:

@@ -5,23 +5,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq.data import Dictionary
+import torch
+from omegaconf import OmegaConf
 
+from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MPNET_BUCKETS
-from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.lines import numbered_lines
-from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import SourceFiles
+from fairseq_maelm.models.labels import Labels, Numbers, Spans
+from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.models.vocabulary_folder import find_dictionary
 from fairseq_maelm.modules.finetuning_heads import ClassificationHead, TokenHead
-from fairseq_maelm.text.dictionary import class_names
+from fairseq_maelm.text.dictionary import load_dictionary
 
 logger = logging.getLogger(__name__)
-
-_START_AND_END = ("start", "end")
-# The files with labels in folders of fine-tuning data.
-_LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": MANIFEST_FILE}
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,19 @@ class Target:
     format: str  # one of ``FORMATS``
     architecture: str  # one of ``ARCHITECTURES``
     head: str | None = None  # name of the fine-tuned head
-    labels: tuple[str, ...] | None = None  # names of the head's outputs
+    labels: Labels | None = None  # what the head's outputs stand for
     kept: SourceFiles | None = None  # files and ids of the imported source, if the folder gets the same
-    multi_label: bool = False  # whether a text has any number of labels
+    modules: bool = False  # whether the head is in modules of sentence-transformers, after an "encoder"
+
+    @property
+    def scored(self) -> str:
+        """The architecture by which the folder's outputs are compared with the checkpoint's."""
+        return "sequence-classification" if self.modules else self.architecture
+
+    @property
+    def description(self) -> str:
+        """What the folder holds."""
+        return f"{self.class_name} with its head, for sentence-transformers" if self.modules else self.class_name
 
     @property
     def class_name(self) -> str:
@@ -69,29 +78,70 @@ def choose_target(
 ) -> Target:
     """Choose what to export in the format ``form``; raise ValueError if the export would not be exact.
 
-    The default architecture is the one that the checkpoint was trained for, or the encoder alone if the format cannot
-    represent its masked-token prediction. ``head`` is needed only if the checkpoint has several heads; ``labels`` is a
-    file with one label per line.
+    The default architecture is the one that the checkpoint was trained for. If the format's class cannot represent it,
+    the encoder is exported alone instead of with its masked-token prediction, and a head of sentences is exported as
+    modules of sentence-transformers. ``head`` is needed only if the checkpoint has several heads; ``labels`` is a file
+    with one label per line.
     """
-    wanted = architecture or _trained_for(source, head)
-    target = _target(source, form, wanted, head, labels)
+    target = _target(source, form, architecture or _trained_for(source, head), head, labels)
     found = obstacles(source, target)
-    if found and architecture is None and wanted == "masked-lm":
-        encoder = Target(form, "encoder")
-        if not obstacles(source, encoder):
-            reasons = f"{'; '.join(found)}{_other_format(source, target)}"
-            logger.warning("only the encoder is exported, without prediction of masks: %s", reasons)
-            return encoder
-    if found:
-        reasons = f"{'; '.join(found)}{_other_format(source, target)}"
-        raise ValueError(f"{source.checkpoint.path} cannot become a {target.class_name} of Hugging Face: {reasons}")
-    return target
+    if not found:
+        return target
+    reasons, other = f"{'; '.join(found)}{_other_format(source, target)}", _instead(source, target)
+    if other is None or architecture is not None:
+        remedy = "" if other is None else f". Without --architecture, the folder gets {other.description}"
+        raise ValueError(
+            f"{source.checkpoint.path} cannot become a {target.class_name} of Hugging Face: {reasons}{remedy}"
+        )
+    if not other.modules:
+        logger.warning("only the encoder is exported, without prediction of masks: %s", reasons)
+    return other
+
+
+def _instead(source: LoadedCheckpoint, target: Target) -> Target | None:
+    """Return what can be exported in place of a target that the format's class cannot represent, if anything."""
+    head = None if target.head is None else source.model.classification_heads[target.head]
+    if target.architecture == "masked-lm":
+        other = Target(target.format, "encoder")
+    elif type(head) is ClassificationHead:  # modern heads have layers that sentence-transformers lacks
+        other = replace(target, architecture="encoder", modules=True)
+    else:
+        return None
+    return None if obstacles(source, other) else other
 
 
 def _other_format(source: LoadedCheckpoint, target: Target) -> str:
     kept, what = (target.architecture, "it") if target.architecture != "masked-lm" else ("encoder", "its encoder")
     ours = replace(target, format=OUR_FORMAT, architecture=kept)
     return "" if obstacles(source, ours) else f". --format {OUR_FORMAT} represents {what}"
+
+
+def target_after_training(checkpoint: Path, task: Any, data: Path, output: Path) -> Target | None:
+    """Choose what the checkpoint of a fine-tuning will be exported to by default; None for tasks with other heads.
+
+    Args:
+        checkpoint: checkpoint with the encoder.
+        task: options of the fine-tuning's task.
+        data: prepared folder of the task.
+        output: folder for the new checkpoints.
+
+    Raises:
+        ValueError: the checkpoint will not be exported with its head.
+    """
+    before = read_checkpoint(checkpoint)
+    dictionary = load_dictionary(str(find_dictionary([checkpoint.parent, data])))
+    with torch.device("meta"):
+        model = MaelmModel(before.config.model, dictionary, predicts_masked_tokens=False)
+        if task._name == "maelm_sentences":
+            model.register_classification_head("new", 1, pooling=str(task.pooling))
+        elif task._name in ("maelm_squad", "maelm_tagging"):
+            model.register_token_head("new", 1 + (task._name == "maelm_squad"))
+        else:
+            return None
+    config = OmegaConf.merge(before.config, {"task": {"_name": task._name}})
+    after = replace(before, path=output / "checkpoint_best.pt", config=config, weights=model.state_dict())
+    source = LoadedCheckpoint(after, model, dictionary, checkpoint.parent)
+    return choose_target(source, default_format(source))
 
 
 def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
@@ -110,17 +160,22 @@ def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
             f"its LayerNorms add {source.options.layer_norm_eps} to the variance, but those of "
             f"{FORMATS[target.format]} always add {family.eps}"
         )
-    if target.head is not None and target.architecture not in family.heads:
+    if target.head is not None and not target.modules:
+        found += _obstacles_of_head(source.model.classification_heads[target.head], target)
+    return found
+
+
+def _obstacles_of_head(head: Any, target: Target) -> list[str]:
+    family, found = FAMILIES[target.format], list[str]()
+    if target.architecture not in family.heads:
         found.append(f"{target.class_name} computes scores differently from our head")
-    head = None if target.head is None else source.model.classification_heads[target.head]
     if isinstance(head, ClassificationHead):
         dense = head.dense_layer
         if dense.out_features != dense.in_features:
             found.append(f"the head {target.head!r} has a dense layer whose width is not the model's")
         if head.pooling == "mean" and family is not MODERNBERT:
             found.append(
-                f"the head {target.head!r} reads the mean of all states, and {target.class_name} the first token's: "
-                "fine-tune with --pooling first"
+                f"the head {target.head!r} reads the mean of all states, and {target.class_name} the first token's"
             )
     return found
 
@@ -202,15 +257,14 @@ def _target(source: LoadedCheckpoint, form: str, architecture: str, head: str | 
         raise ValueError(f"the head {name!r} scores {kind} and cannot be exported as {architecture}")
     outputs = source.checkpoint.heads[name][0]
     if architecture == "question-answering":
-        if outputs != len(_START_AND_END):
+        spans = source.labels if isinstance(source.labels, Spans) else Spans()
+        if outputs != len(spans.names):
             raise ValueError(f"an answer has a start and an end, but the head {name!r} has {outputs} outputs")
-        return Target(form, architecture, name, _START_AND_END)
+        return Target(form, architecture, name, spans)
     own = labels_of(source.source_files.config, outputs) if source.imported_head and source.source_files else None
     if labels is None and own is not None:
-        return Target(form, architecture, name, own)
-    usual = [folder / _LABEL_FILES[architecture] for folder in (source.data, source.checkpoint.path.parent)]
-    multi_label = source.checkpoint.config.task.get("label_separator") is not None
-    return Target(form, architecture, name, _labels(usual, outputs, labels), multi_label=multi_label)
+        return Target(form, architecture, name, Labels(own))
+    return Target(form, architecture, name, _labels(source, outputs, labels))
 
 
 def labels_of(config: dict[str, Any], outputs: int) -> tuple[str, ...]:
@@ -219,28 +273,17 @@ def labels_of(config: dict[str, Any], outputs: int) -> tuple[str, ...]:
     return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(outputs))
 
 
-def _labels(usual: list[Path], outputs: int, given: Path | None) -> tuple[str, ...]:
-    if given is not None:
-        read = {given: _read_labels(given)}
-    else:
-        places = dict.fromkeys(path for path in usual if outputs > 1 and path.is_file())
-        # A folder of text has a manifest without labels.
-        read = {path: names for path in places if (names := _read_labels(path))}
-    if not read:
-        if outputs > 1:
-            logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", usual[0])
-        return tuple(f"LABEL_{number}" for number in range(outputs))
-    path, names = next(iter(read.items()))
+def _labels(source: LoadedCheckpoint, outputs: int, given: Path | None) -> Labels:
+    """Return the labels of the task, with the names in the file ``given`` if there is one."""
+    own, place = source.labels, source.data if given is None else given
+    if own is None or (outputs == 1) != isinstance(own, Numbers):
+        own = Numbers() if outputs == 1 else Labels(())
+    names = own.names if given is None else tuple(name.strip() for _, name in numbered_lines(given, blank=False))
+    if not names and given is None:
+        logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", place)
+        names = labels_of({}, outputs)
     if len(names) != outputs:
-        raise ValueError(f"{path} names {len(names)} labels, but the head has {outputs} outputs")
+        raise ValueError(f"{place} names {len(names)} labels, but the head has {outputs} outputs")
     if len(set(names)) < len(names):
-        raise ValueError(f"{path} names a label twice")
-    return tuple(names)
-
-
-def _read_labels(path: Path) -> list[str]:
-    if path.suffix == ".json":
-        return [str(name) for name in read_json(path).get("tagging", {}).get("labels", [])]
-    if path.name == "dict.txt":
-        return class_names(Dictionary.load(str(path)))
-    return [name.strip() for _, name in numbered_lines(path, blank=False)]
+        raise ValueError(f"{place} names a label twice")
+    return replace(own, names=names)

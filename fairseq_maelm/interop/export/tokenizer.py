@@ -9,6 +9,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
+from fairseq_maelm.text.cleaning import CONTROL_CHARACTERS
 from fairseq_maelm.text.dictionary import FILLER
 from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.sentencepiece_model import (
@@ -24,50 +25,56 @@ from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-# The white space of Python's \s, of which the \s of tokenizers lacks the four separators.
-_WHITE_SPACE = "[\\s\\x1c-\\x1f\\x85]+"
+# What ``clean_text`` replaces by a space. The \s of tokenizers lacks the four separators of Python's.
+_WHITE_SPACE = f"[\\s\x1c-\x1f\x85{CONTROL_CHARACTERS}]+"
 # The position in front of characters that Unicode attaches to the previous one: marks, joiners, the Thai and Lao AM,
 # marks of half-width kana, skin tones and tags. Not at the start, where removing a character shifts offsets.
 _ATTACHED = "(?=[\\p{M}\u200c\u200d\u0e33\u0eb3\uff9e\uff9f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f])(?!^)"
 _PART = "\x01"
+# The mark of the beginning of a text and of text after a mask. No text has it, because all white space is " ".
+_BEGIN = "\n"
 # Stand-ins of user-defined symbols during normalization, which no rule changes; in a text they are unknown characters.
 _STAND_INS, _OTHER_UNKNOWN = 0xF0000, "\U0010fffd"
 
 
-def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
+def build_tokenizer(file: Path, dictionary: Dictionary, words: bool = False) -> Any:
     """Make a ``tokenizers.Tokenizer`` with a dictionary's ids; raise ValueError if it cannot tokenize as ``file`` does.
 
     ``file`` is a byte-pair or unigram model of sentencepiece, or a tokenizer.json that was imported with the
     dictionary. The dictionary includes ``<mask>``; symbols that are not pieces keep their ids but are never produced.
+    With ``words``, a text is read as if it followed a space, as every word is in taggers.
     """
-    return _imported(file, dictionary) if file.suffix == ".json" else _of_sentencepiece(file, dictionary)
+    return _imported(file, dictionary, words) if file.suffix == ".json" else _of_sentencepiece(file, dictionary)
 
 
-def _imported(file: Path, dictionary: Dictionary) -> Any:
+def _imported(file: Path, dictionary: Dictionary, words: bool) -> Any:
     """Open an imported tokenizer, in which only the source's names of our special symbols are special tokens."""
+    from tokenizers import Regex, normalizers, processors
+
     tokenizer = ImportedTokenizer(str(file), dictionary).encoder.tokenizer
-    joined = tokenizer.encode("a", "a").ids
-    inner = tokenizer.encode("a", add_special_tokens=False).ids
-    bos, eos = dictionary.bos(), dictionary.eos()
-    if joined != [bos, *inner, eos, eos, *inner, eos]:
-        # The source joins two texts differently than fairseq, which may have fine-tuned the model.
-        first, last = (str(tokenizer.id_to_token(number)) for number in (bos, eos))
-        tokenizer.post_processor = _template(first, last, dictionary)
+    first, last = (str(tokenizer.id_to_token(number)) for number in (dictionary.bos(), dictionary.eos()))
+    # The source may join two texts differently than fairseq, which may have fine-tuned the model.
+    template = _template(first, last, dictionary)
+    if words:
+        steps = [normalizers.Prepend(" "), normalizers.Replace(Regex("^  "), " "), tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([step for step in steps if step is not None])
+    if "ByteLevel" in str(json.loads(tokenizer.to_str())["pre_tokenizer"]):
+        # Without this step, offsets include the space before a word.
+        trim = processors.ByteLevel(add_prefix_space=words, trim_offsets=True)
+        template = processors.Sequence([trim, template])
+    tokenizer.post_processor = template
     return tokenizer
 
 
 def _of_sentencepiece(sentencepiece: Path, dictionary: Dictionary) -> Any:
-    from tokenizers import Regex, Tokenizer, pre_tokenizers
+    from tokenizers import Tokenizer
 
     model = read_model(sentencepiece)
     _check_expressible(model, dictionary, sentencepiece)
     tokenizer = Tokenizer(_model(model, dictionary))
     tokenizer.normalizer = _normalizer(model)
-    _add_spaces_and_specials(tokenizer, bool(model.trainer_spec.byte_fallback), dictionary)
-    if symbols := user_defined_symbols(model):
-        # Added tokens would lose the white space before them.
-        found = pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated")
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, found])
+    tokenizer.pre_tokenizer = _words(user_defined_symbols(model))
+    _add_decoder_and_specials(tokenizer, bool(model.trainer_spec.byte_fallback), dictionary)
     if tokenizer.get_vocab_size() != len(dictionary):
         raise ValueError(
             f"the exported tokenizer has {tokenizer.get_vocab_size()} symbols, but the dictionary has {len(dictionary)}"
@@ -116,22 +123,22 @@ def _model(model: Any, dictionary: Dictionary) -> Any:
 
 def _normalizer(model: Any) -> Any:
     from tokenizers import Regex
-    from tokenizers.normalizers import NFC, Precompiled, Replace, Sequence
+    from tokenizers.normalizers import NFC, Precompiled, Prepend, Replace, Sequence
 
-    steps: list[Any] = [Replace(Regex(_WHITE_SPACE), " ")]
+    steps: list[Any] = [Replace(Regex(_WHITE_SPACE), " "), NFC()]
     charsmap = model.normalizer_spec.precompiled_charsmap
     if charsmap:
         compiled = Precompiled(charsmap)
         # Precompiled of tokenizers drops marks that are attached to a character that it changes. Composing first keeps
         # most marks; the others are separated by a control character, which the rules remove.
-        rules: list[Any] = [NFC()]
+        rules: list[Any] = []
         if compiled.normalize_str(f"a{_PART}b") == "ab":
             rules.append(Replace(Regex(_ATTACHED), _PART))
         rules.append(compiled)
         changed = [symbol for symbol in user_defined_symbols(model) if Sequence(rules).normalize_str(symbol) != symbol]
         steps += _around(rules, changed)
-    # The left side is not stripped, because Metaspace would no longer recognize the beginning of the text.
     steps += [Replace(Regex(f"[ {WORD_START}]+$"), ""), Replace(Regex(" {2,}"), " ")]
+    steps.append(Prepend(_BEGIN))
     return Sequence(steps)
 
 
@@ -153,11 +160,31 @@ def _around(rules: list[Any], symbols: list[str]) -> list[Any]:
     return [*before, *rules, *(Replace(stand_in, each) for each, stand_in in stand_ins.items())]
 
 
-def _add_spaces_and_specials(tokenizer: Any, byte_fallback: bool, dictionary: Dictionary) -> None:
-    from tokenizers import AddedToken, decoders, pre_tokenizers
+def _words(symbols: list[str]) -> Any:
+    """Return the step that cuts words, and symbols in them."""
+    from tokenizers import Regex, pre_tokenizers
 
-    # "first": text after a mask continues the sentence, as in pretraining.
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme="first", split=True)
+    def remove(pattern: str) -> Any:
+        return pre_tokenizers.Split(Regex(pattern), "removed")
+
+    # Spaces are removed and words get new marks, because a mark that replaces a space has the space's offsets. Text
+    # after a mask continues the sentence, as in pretraining: its first word gets no mark if no space precedes it.
+    steps = [
+        pre_tokenizers.Metaspace(WORD_START, prepend_scheme="first", split=False),
+        remove(f"^{WORD_START}{_BEGIN}|^{_BEGIN}(?={WORD_START})"),
+        remove(f"{WORD_START}(?=[^{WORD_START}])"),
+        pre_tokenizers.Metaspace(WORD_START, prepend_scheme="always", split=True),
+        remove(f"^{WORD_START}{_BEGIN}"),
+    ]
+    if symbols:
+        # Added tokens would lose the white space before them.
+        steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
+    return pre_tokenizers.Sequence(steps)
+
+
+def _add_decoder_and_specials(tokenizer: Any, byte_fallback: bool, dictionary: Dictionary) -> None:
+    from tokenizers import AddedToken, decoders
+
     tokenizer.decoder = decoders.Metaspace(WORD_START, prepend_scheme="first", split=True)
     if byte_fallback:
         steps = [decoders.Replace(WORD_START, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

@@ -22,8 +22,7 @@ from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.interop.compare_outputs import STATES, scores_of
 from fairseq_maelm.interop.importing.source import Source, SourceVocabulary, refuse, without_prefix
 from fairseq_maelm.interop.importing.symbols import (
-    LETTERS,
-    WORDS,
+    CUTS,
     adjacent_tokenizer,
     kind_of_symbols,
     symbol_tokenizer,
@@ -37,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 # GPT-2's byte pairs, which fairseq's hub adds to its RoBERTa; their numbers are the symbols of dict.txt.
 GPT2_FILES = ("encoder.json", "vocab.bpe")
-
-_CUTS = {LETTERS: "which are letters", WORDS: "which spaces separate"}
 
 _ENCODER = "encoder.sentence_encoder"
 _SIZES = {
@@ -120,6 +117,12 @@ def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dict
     base_architecture(args)
     check_depth(path, "encoder_layers", args.encoder_layers, renamed, f"{_ENCODER}.layers.")
     check_sizes(path, args, renamed, _SIZES)
+    if len(renamed[f"{_ENCODER}.embed_tokens.weight"]) != len(dictionary):
+        raise refuse(
+            path,
+            f"it has {len(renamed[f'{_ENCODER}.embed_tokens.weight'])} embeddings, but the dict.txt that was given has "
+            f"{len(dictionary)} symbols with the special ones",
+        )
     # The rows of the table up to padding are not used.
     rows = len(renamed.get(f"{_ENCODER}.embed_positions.weight", ()))
     args.max_positions = max(rows - dictionary.pad() - 1, 1)
@@ -128,7 +131,7 @@ def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dict
         model.load_state_dict(renamed, strict=True, model_cfg=args)
     except Exception as error:  # fairseq raises errors of all kinds for weights that do not fit
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"fairseq cannot read {path} with this dict.txt: {reason}") from error
+        raise ValueError(f"fairseq cannot read {path}: {reason}") from error
     return model.eval().float()
 
 
@@ -183,7 +186,7 @@ def _read_vocabulary(folder: Path, dictionary: Dictionary, kind: str | None) -> 
         cut = kind or kind_of_symbols(symbols)
         if cut is None:
             return SourceVocabulary(order, symbols, {})
-        logger.info("texts are split into the symbols of dict.txt, %s; --symbols decides", _CUTS[cut])
+        logger.info("texts are split into the symbols of dict.txt, %s; --symbols decides", CUTS[cut])
         tokenizer = symbol_tokenizer(dictionary, cut)
     return SourceVocabulary(order, symbols, {TOKENIZER_FILE: tokenizer.encode("utf-8")})
 

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.checkpoints.plain_data import check_weights, load_plain
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, Family, take_weights
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
 from fairseq_maelm.interop.compare_outputs import Computation, move_type_0_to_positions, transformers_outputs
 from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, OUR_FORMAT
@@ -20,8 +19,9 @@ from fairseq_maelm.interop.importing.huggingface_config import (
     position_offset,
     read_config,
 )
-from fairseq_maelm.interop.importing.huggingface_vocabulary import read_as_cased, read_vocabulary
+from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse, without_prefix
+from fairseq_maelm.interop.importing.symbols import readable_folder
 from fairseq_maelm.interop.source_files import kept_files, kept_weights
 from fairseq_maelm.modules.finetuning_heads import POOLING
 
@@ -31,14 +31,12 @@ _WEIGHT_FILES = tuple(
     name + ending for name in ("model.safetensors", "pytorch_model.bin") for ending in ("", ".index.json")
 )
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
-_OF_DISCRIMINATOR = ("dense", "dense_prediction")
-# Buffers that old versions saved, and heads that masked language models do not use: the pooler, the prediction of the
-# next sentence and ELECTRA's of replaced tokens.
-_NOT_NEEDED = (
-    *("embeddings.position_ids", "embeddings.token_type_ids"),
-    *("pooler.dense.weight", "pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias"),
-    *(f"discriminator_predictions.{name}.{kind}" for name in _OF_DISCRIMINATOR for kind in ("weight", "bias")),
-)
+# Buffers that old versions saved, and what masked language models do not use: the pooler.
+_NOT_NEEDED = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.weight", "pooler.dense.bias")
+# Heads of pretraining, which every source of their kind has: the prediction of the next sentence, and ELECTRA's of
+# replaced tokens.
+_USUAL_HEADS = ("cls.seq_relationship.", "discriminator_predictions.")
+_MOST_SHOWN = 10  # names in a message
 _TIED = {
     "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
     "lm_head.decoder.bias": "lm_head.bias",
@@ -58,20 +56,21 @@ _HEAD_NAMES = {
 _POOLING = {"cls": "first", "mean": "mean"}
 
 
-def open_folder(folder: Path, cased: bool = False) -> Source:
+def open_folder(folder: Path, cased: bool = False, symbols: str | None = None) -> Source:
     """Read a folder saved by transformers' ``save_pretrained``, without running code from the folder.
 
-    ``cased`` reads text with its capitals, for a cased BERT whose tokenizer has no settings.
+    For ``cased`` and ``symbols`` see ``readable_folder``.
     """
     refuse_special_files(folder.iterdir())
     config = read_config(folder)
-    theirs, files = read_weights(folder)
+    theirs, files, outside = read_weights(folder)
     architecture = _architecture(folder, config, theirs)
     head, kept = _HEAD_NAMES.get(architecture), kept_weights(theirs)
     weights = convert_weights(folder, config, theirs, architecture, head)
+    heads = _other_heads(folder, FAMILIES[config["model_type"]], theirs, outside, architecture)
     # In other families padding is hidden by the attention mask alone, whatever its id.
     counts_from_padding = FAMILIES[config["model_type"]].position_offset > 0
-    with read_as_cased(folder, kept_files(folder)) if cased else nullcontext(folder) as place:
+    with readable_folder(folder, kept_files(folder), cased, symbols, not counts_from_padding) as place:
         vocabulary = read_vocabulary(
             place,
             rows=len(weights["encoder.embed_tokens.weight"]),
@@ -101,18 +100,19 @@ def open_folder(folder: Path, cased: bool = False) -> Source:
         },
         files=files_to_keep if is_stock else {},
         kept_weights=kept,
+        heads=heads,
     )
 
 
 def _computing(folder: Path, compute: Computation) -> Computation:
-    """Return the computation with errors of one line: a wrong config.json makes transformers fail in many ways."""
+    """Return the computation with errors of one line: transformers fails in many ways."""
 
     def checked(tokens: Tensor) -> dict[str, Tensor]:
         try:
             return compute(tokens)
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
-            raise refuse(folder, f"transformers cannot compute what its config.json describes ({reason})") from error
+            raise refuse(folder, f"transformers cannot compute its outputs ({reason})") from error
 
     return checked
 
@@ -128,11 +128,12 @@ def _architecture(folder: Path, config: dict[str, Any], theirs: dict[str, Tensor
     return found
 
 
-def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path], set[str]]:
     """Read all weights of a folder in single precision, from one file or from shards, without running pickled code.
 
     Returns:
-        a dict, name without the base model's prefix -> tensor; and the files that were read.
+        a dict, name without the base model's prefix -> tensor; the files that were read; and the names of weights
+        outside of the base model, which are known if the others have its prefix.
     """
     name = next((name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
     if name is None:
@@ -148,13 +149,21 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
         if not file.is_file():
             raise FileNotFoundError(f"there is no {file}, which {name} lists")
         weights |= _read_file(file)
+    if adapted := sorted(name for name in weights if ".lora_" in name):
+        raise refuse(
+            folder,
+            f"its weights hold LoRA adapters, such as {adapted[0]}: merge them, model.merge_and_unload() in peft, and "
+            "save the result",
+        )
     if without_prefix(weights) is not weights:  # transformers, with which the result is compared, would find none
         raise refuse(
             folder, 'all names of its weights begin with "module.": save the model in DataParallel, model.module'
         )
     prefixes = sorted({family.prefix for family in FAMILIES.values()})
     bases = {each: next((prefix for prefix in prefixes if each.startswith(prefix)), "") for each in weights}
-    return {_current(each.removeprefix(bases[each])): weight.float() for each, weight in weights.items()}, files
+    outside = {_current(each) for each, base in bases.items() if not base} if any(bases.values()) else set()
+    weights = {_current(each.removeprefix(bases[each])): weight.float() for each, weight in weights.items()}
+    return weights, files, outside
 
 
 def _current(name: str) -> str:
@@ -178,6 +187,25 @@ def _read_file(file: Path) -> dict[str, Tensor]:
         raise ValueError(f"{file} is not a dictionary of weights")
     check_weights(weights, file)
     return dict(weights)
+
+
+def _other_heads(
+    folder: Path, family: Family, theirs: dict[str, Tensor], outside: set[str], architecture: str
+) -> dict[str, Tensor]:
+    """Return the weights of further heads, which no state depends on; refuse other weights that were not converted."""
+    used = (*family.lm_head.values(), *family.heads.get(architecture, {}).values())
+    # A further weight in a head that is imported would change its scores.
+    parts = tuple(f"{name.rpartition('.')[0] or name}." for name in used)
+    usual = {name for name in theirs if name.startswith(_USUAL_HEADS)}
+    inside = sorted(name for name in theirs.keys() - usual if name not in outside or name.startswith(parts))
+    if inside:
+        raise refuse(folder, f"our encoder does not have {len(inside)} of its weights, such as {inside[0]}")
+    if further := sorted({name.rpartition(".")[0] for name in theirs.keys() - usual}):
+        logger.warning(
+            "%s has further heads, %s%s: their weights are not used here, and an export gives them back",
+            folder, ", ".join(further[:_MOST_SHOWN]), " and others" * (len(further) > _MOST_SHOWN),
+        )  # fmt: skip
+    return theirs
 
 
 def _with_pooling(folder: Path, weights: dict[str, Tensor], pooling: Any, head: str | None) -> dict[str, Tensor]:
@@ -206,8 +234,6 @@ def convert_weights(
         ours = _with_pooling(folder, ours, config.get("classifier_pooling", "cls"), head)
     for name in _NOT_NEEDED:
         theirs.pop(name, None)
-    if theirs:
-        raise refuse(folder, f"our encoder does not have {len(theirs)} of its weights, such as {sorted(theirs)[0]}")
     if types is not None and bool(types.any()):
         # Every token has type 0 by default, so its row is added to all positions.
         ours["encoder.embed_positions.weight"] = ours["encoder.embed_positions.weight"] + types[0]

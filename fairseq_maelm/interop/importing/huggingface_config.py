@@ -48,6 +48,7 @@ _WHOLE = {
     *("local_attention", "global_attn_every_n_layers"),
 }
 _DEEPEST, _MOST_LABELS, _LARGEST = 1000, 100_000, 10_000_000
+_ADAPTER = "adapter_config.json"
 # transformers writes 10^30 where no length is known.
 _NO_SIZES = ("model_max_length", "max_len", "max_length")
 
@@ -55,6 +56,13 @@ _NO_SIZES = ("model_max_length", "max_len", "max_length")
 def read_config(folder: Path) -> dict[str, Any]:
     """Read ``config.json``, and refuse a configuration that our encoder cannot compute."""
     path = folder / "config.json"
+    if (folder / _ADAPTER).is_file():  # with which transformers would also change a model in this folder
+        base = read_json(folder / _ADAPTER).get("base_model_name_or_path")
+        raise refuse(
+            folder,
+            f"it holds an adapter ({_ADAPTER}) of the model {base}: merge it into that model, "
+            "model.merge_and_unload() in peft, and save the result",
+        )
     if not path.is_file():
         files = sorted(file.name for file in folder.glob("*.pt"))
         wanted = f"one of its checkpoints, {', '.join(files[:5])}" if files else "a folder that save_pretrained wrote"

@@ -2,10 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairseq_maelm.files.atomic import read_json
@@ -13,7 +11,6 @@ from fairseq_maelm.interop.compare_outputs import differences
 from fairseq_maelm.interop.importing.huggingface_config import check_numbers
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.interop.tokenizer_test_strings import ORDINARY_STRINGS
-from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.dictionary import FILLER
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
@@ -27,14 +24,15 @@ from fairseq_maelm.text.vocabulary import (
 
 logger = logging.getLogger(__name__)
 
-_SETTINGS = "tokenizer_config.json"
-# More tokens with capitals than uncased vocabularies have.
-_MANY_CAPITALS = 1000
+SETTINGS = "tokenizer_config.json"
+# Numbers of tokens in texts made of a tokenizer's own tokens: in all of them, and in one.
+_MOST_TOKENS, _PER_TEXT = 1000, 25
 # Files with the tokens of a tokenizer, besides those that its class names.
 _VOCABULARIES = (MODEL_FILE, "spiece.model", "vocab.txt", "vocab.json")
+_ONE_OF_THEM = f"{TOKENIZER_FILE}, or {MODEL_FILE} or vocab.txt,"
 
 # Our special symbols in order, each with its names in tokenizer_config.json and its spellings in RoBERTa and in BERT.
-_ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "<s>": (("cls_token", "bos_token"), ("<s>", "[CLS]")),
     "<pad>": (("pad_token",), ("<pad>", "[PAD]")),
     "</s>": (("sep_token", "eos_token"), ("</s>", "[SEP]")),
@@ -63,7 +61,6 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
             f"its tokenizer has the id {max(numbers.values())}, but its model has only {rows} embeddings. If tokens "
             "were added, model.resize_token_embeddings(len(tokenizer)) gives them rows",
         )
-    _warn_of_lost_capitals(folder, tokenizer, numbers)
     named = named_tokens(folder)
     special = special_numbers(folder, numbers, named, like_bert)
     if not set(numbers.values()) - set(special.values()):
@@ -87,43 +84,14 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
             symbols = _check_pieces(folder, symbols, pieces)
             files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
     encode = encode_of(tokenizer)
+    own = texts_of_tokens(tokenizer)
     if file.is_file():
-        _warn_of_other_tokens(folder, encode)
-    return SourceVocabulary(order, symbols, files, encode, added)
+        _warn_of_other_tokens(folder, encode, own)
+    return SourceVocabulary(order, symbols, files, encode, added, own)
 
 
-def _warn_of_lost_capitals(folder: Path, tokenizer: Any, tokens: Collection[str]) -> None:
-    """Log a warning if most likely a cased model's text is read in lower case, which is BERT's default."""
-    capitals = sum(token != token.lower() for token in tokens)
-    normalizer = tokenizer.normalizer
-    if capitals >= _MANY_CAPITALS and normalizer is not None and normalizer.normalize_str("A") == "a":
-        logger.warning(
-            "%d tokens of %s have capitals, but its tokenizer reads text in lower case and never uses them: if the "
-            "model is cased, import it with --cased",
-            capitals, folder,
-        )  # fmt: skip
-
-
-@contextmanager
-def read_as_cased(folder: Path, files: dict[str, bytes]) -> Iterator[Path]:
-    """Copy a BERT's config.json and tokenizer files to a temporary folder, in which its tokenizer keeps capitals."""
-    content = dict(files)
-    content[_SETTINGS] = json.dumps({**json.loads(files.get(_SETTINGS, b"{}")), "do_lower_case": False}).encode()
-    if TOKENIZER_FILE in files:
-        state = json.loads(files[TOKENIZER_FILE])
-        if (state.get("normalizer") or {}).get("type") != "BertNormalizer":
-            raise UsageError(f"--cased is for BERT's tokenizer, but {folder / TOKENIZER_FILE} has another normalizer")
-        state["normalizer"] |= {"lowercase": False, "strip_accents": None}
-        content[TOKENIZER_FILE] = json.dumps(state, ensure_ascii=False).encode("utf-8")
-    with TemporaryDirectory() as place:
-        for name, part in content.items():
-            (Path(place) / name).parent.mkdir(exist_ok=True)
-            (Path(place) / name).write_bytes(part)
-        yield Path(place)
-
-
-def _warn_of_other_tokens(folder: Path, encode: Callable[[str], list[int]]) -> None:
-    """Log a warning if transformers reads ordinary text differently from tokenizer.json.
+def _warn_of_other_tokens(folder: Path, encode: Callable[[str], list[int]], own: Sequence[str]) -> None:
+    """Log a warning if transformers reads ordinary text, or text of its own tokens, differently from tokenizer.json.
 
     Settings in tokenizer_config.json, such as do_lower_case, override those in tokenizer.json for some classes.
     """
@@ -139,7 +107,9 @@ def _warn_of_other_tokens(folder: Path, encode: Callable[[str], list[int]]) -> N
         )  # fmt: skip
         return
     wrong = differences(
-        lambda text: list(theirs(text, add_special_tokens=False, verbose=False)["input_ids"]), encode, ORDINARY_STRINGS
+        lambda text: list(theirs(text, add_special_tokens=False, verbose=False)["input_ids"]),
+        encode,
+        (*ORDINARY_STRINGS, *own),
     )
     if wrong:
         logger.warning(
@@ -157,21 +127,35 @@ def open_source_tokenizer(folder: Path) -> Any:
         return open_tokenizer_file(folder / TOKENIZER_FILE)
     from fairseq_maelm.hf import open_pretrained
 
-    if (folder / _SETTINGS).is_file():
-        check_numbers(folder, read_json(folder / _SETTINGS), _SETTINGS)
+    if (folder / SETTINGS).is_file():
+        check_numbers(folder, read_json(folder / SETTINGS), SETTINGS)
     try:
         tokenizer = open_pretrained("AutoTokenizer", folder)
     except ValueError as error:
-        raise ValueError(
-            f"transformers finds no tokenizer in {folder} ({error}): put {TOKENIZER_FILE} or {MODEL_FILE} there"
-        ) from error
+        raise ValueError(f"transformers finds no tokenizer in {folder} ({error}): put {_ONE_OF_THEM} there") from error
     # Without a file, version 5 of transformers makes a tokenizer of special tokens alone for some families.
     if not any((folder / name).is_file() for name in {*_VOCABULARIES, *tokenizer.vocab_files_names.values()}):
-        raise ValueError(f"there is no tokenizer in {folder}: put {TOKENIZER_FILE} or {MODEL_FILE} there")
+        raise ValueError(f"there is no tokenizer in {folder}: put {_ONE_OF_THEM} there")
     if not hasattr(tokenizer, "backend_tokenizer"):
         kind = type(tokenizer).__name__
         raise refuse(folder, f"its tokenizer, {kind}, is Python code that no {TOKENIZER_FILE} can replace")
     return tokenizer.backend_tokenizer
+
+
+def ordinary_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the tokens that text may become and their ids, in order: all but those that were added to the model's."""
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    tokens = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda each: each[1])
+    return {token: number for token, number in tokens if token not in added}
+
+
+def texts_of_tokens(tokenizer: Any) -> list[str]:
+    """Return texts made of a tokenizer's own tokens, side by side and between spaces."""
+    numbers = list(ordinary_tokens(tokenizer).values())
+    chosen = numbers[:: max(1, len(numbers) // _MOST_TOKENS)]
+    spelled = tokenizer.decode_batch([[number] for number in chosen], skip_special_tokens=False)
+    rows = [spelled[start : start + _PER_TEXT] for start in range(0, len(spelled), _PER_TEXT)]
+    return [between.join(row) for row in rows for between in (" ", "")]
 
 
 def encode_of(tokenizer: Any) -> Callable[[str], list[int]]:
@@ -197,7 +181,7 @@ def _text_of(token: Any) -> Any:
 def named_tokens(folder: Path) -> dict[str, Any]:
     """Return the settings of the tokenizer, which name its special tokens."""
     named: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", _SETTINGS):
+    for name in ("special_tokens_map.json", SETTINGS):
         if (folder / name).is_file():
             named |= read_json(folder / name)
     return named
@@ -206,7 +190,7 @@ def named_tokens(folder: Path) -> dict[str, Any]:
 def special_numbers(folder: Path, numbers: dict[str, int], named: dict[str, Any], like_bert: bool) -> dict[str, int]:
     """Return the source's id for each of our special symbols."""
     found: dict[str, int] = {}
-    for symbol, (roles, spellings) in _ROLES.items():
+    for symbol, (roles, spellings) in ROLES.items():
         given = [text for text in map(_text_of, map(named.get, roles)) if isinstance(text, str)]
         candidates = [*given, *(reversed(spellings) if like_bert else spellings)]
         if symbol == "<unk>" and not like_bert:

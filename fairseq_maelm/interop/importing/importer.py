@@ -26,7 +26,7 @@ from fairseq_maelm.interop.importing.checkpoint import arguments_of, converted, 
 from fairseq_maelm.interop.importing.longer_positions import with_positions
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source, refuse
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
-from fairseq_maelm.interop.source_files import SourceFiles, facts_and_card
+from fairseq_maelm.interop.source_files import CONFIG_FILE, SourceFiles, facts_and_card
 from fairseq_maelm.launch.continued import effects_of_pretraining
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -82,9 +82,9 @@ def import_model(
         path: Hugging Face folder, or checkpoint of fairseq's RoBERTa.
         output: folder to write, which must not exist.
         vocabulary: for a checkpoint, the folder of its dict.txt; by default the checkpoint's folder.
-        name: name of the source for the records; by default the last part of the path.
-        symbols: for a checkpoint, how texts are cut into the symbols of dict.txt; see ``open_checkpoint``.
-        cased: for a folder, whether to read text with its capitals; see ``open_folder``.
+        name: name of the source for the records; by default the last part of the path, or its name on the Hub.
+        symbols: how texts are cut into the tokens; see ``open_checkpoint`` and ``readable_folder``.
+        cased: for a folder, whether to read text with its capitals; see ``readable_folder``.
         positions: number of positions, if it is to be larger than the source's; see ``with_positions``.
 
     Raises:
@@ -104,17 +104,35 @@ def import_model(
         elif path.is_dir():
             from fairseq_maelm.interop.importing.huggingface import open_folder
 
-            for option, value in (("--vocabulary", vocabulary), ("--symbols", symbols)):
-                if value is not None:
-                    raise UsageError(f"{option} is for checkpoint files, but {path} is a folder: omit the option")
-            source = open_folder(path, cased)
+            if vocabulary is not None:
+                raise UsageError(f"--vocabulary is for checkpoint files, but {path} is a folder: omit the option")
+            path = _snapshot(path)
+            source = open_folder(path, cased, symbols)
         else:
             raise FileNotFoundError(
                 f"there is no folder or checkpoint {path}: give a folder that save_pretrained wrote, a checkpoint "
                 "file, or --download with a name on the Hugging Face Hub"
             )
-        imported = _write(path, source, folder, name or path.name, output.name, positions)
+        imported = _write(path, source, folder, name or _name_of(path), output.name, positions)
     return imported._replace(folder=output)
+
+
+def _snapshot(folder: Path) -> Path:
+    """Return the folder, or the only snapshot in a folder of the Hub's cache."""
+    found = sorted(path for path in (folder / "snapshots").glob("*") if path.is_dir())
+    if not found or (folder / CONFIG_FILE).is_file():
+        return folder
+    if len(found) > 1:
+        raise ValueError(
+            f"{folder} is a folder of the Hugging Face cache with {len(found)} snapshots: give one, such as {found[0]}"
+        )
+    return found[0]
+
+
+def _name_of(path: Path) -> str:
+    """Return the model's name on the Hub, ORGANIZATION/MODEL, if the path is in its cache, or else the last part."""
+    entry = path.parent.parent.name
+    return entry[8:].replace("--", "/") if entry.startswith("models--") else path.name
 
 
 def _refuse_checkpoint(path: Path) -> None:
@@ -143,13 +161,16 @@ def _write(path: Path, given: Source, folder: Path, name: str, title: str, posit
     if source.files or path.is_file():
         order, fingerprint = torch.tensor(vocabulary.order), dictionary_fingerprint(dictionary)
         files = source.files | facts_and_card(name, source.facts, path.parent if path.is_file() else path)
-        SourceFiles(order, fingerprint, files, source.kept_weights).write(folder)
+        kept = SourceFiles(order, fingerprint, files, source.kept_weights, source.heads)
+        kept.write(folder, source.options["max_positions"])
     target = choose_target(ours, default_format(ours), "encoder")
     write_model(ours, target, folder)
     if vocabulary.files and (TOKENIZER_FILE in vocabulary.files or not warn_of_export(folder / MODEL_FILE)):
         _write_tokenizer(ours, folder)
     if vocabulary.tokenize is not None:
-        compare_tokens(path, vocabulary.tokenize, ours.tokenizer.encode, vocabulary.order, vocabulary.added)
+        compare_tokens(
+            path, vocabulary.tokenize, ours.tokenizer.encode, vocabulary.order, vocabulary.added, vocabulary.own
+        )
     model, task = fairseq_options(source.options), arguments_of(MLM_TASK)
     facts = {"source": name, **source.facts, "model": f"`{' '.join(model)}`"}
     facts |= {

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_maelm.data.masking import MAX_LENGTH
 from fairseq_maelm.interop.importing.huggingface_config import model_options
 from fairseq_maelm.interop.importing.source import Source
-from fairseq_maelm.interop.source_files import CONFIG_FILE, POSITIONS
+from fairseq_maelm.interop.source_files import CONFIG_FILE, POSITIONS, with_text_limit
 from fairseq_maelm.options import UsageError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,9 @@ def with_positions(path: Path, source: Source, positions: int) -> Source:
         how = f"{positions} instead of {had}; they are rotary, without a table"
     logger.info("positions: %s", how)
     changes = {CONFIG_FILE: config, "tokenizer_config.json": {"model_max_length": positions}}
-    files = {name: _changed(content, changes.get(name, {})) for name, content in source.files.items()}
+    files = {
+        name: _changed(content, changes.get(name, {})) for name, content in with_text_limit(source.files, had).items()
+    }
     facts = {**source.facts, "positions": how}
     return replace(source, options=options, weights=weights, kept_weights=kept, files=files, facts=facts)
 

@@ -16,6 +16,7 @@ class SourceVocabulary:
     files: dict[str, bytes]  # sentencepiece model or tokenizer, file name -> content; empty if there is none
     tokenize: Callable[[str], list[int]] | None = None  # the source's tokenizer, without special symbols
     added: list[str] = field(default_factory=list)  # tokens that were added to it, other than our special symbols
+    own: list[str] = field(default_factory=list)  # texts made of its other tokens
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Source:
     compute: Callable[[Tensor], dict[str, Tensor]]  # ``checkpoint_outputs`` of the source's model, with our ids
     facts: dict[str, Any]  # to be recorded with the result
     files: dict[str, bytes] = field(default_factory=dict)  # to be given back by an export; see ``SourceFiles``
-    kept_weights: dict[str, Tensor] = field(default_factory=dict)  # likewise, under the source's names
+    kept_weights: dict[str, Tensor] = field(default_factory=dict)  # likewise, without prefix
+    heads: dict[str, Tensor] = field(default_factory=dict)  # likewise, of heads that our model lacks
 
 
 # The options of a task that continues the pretraining of an MLM, whose encoder sees <mask>.

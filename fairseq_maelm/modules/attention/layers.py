@@ -156,24 +156,30 @@ class SelfAttention(MultiHeadAttention):
 
     def _attend_two_streams(self, rows: Tensor, context: AttentionContext, masks: MaskStream) -> Tensor:
         """Let visible tokens read visible tokens, and masks read both; or only the masks, if they are ``alone``."""
+        if masks.alone:
+            return self._attend_from_masks_alone(rows, context, masks)
+        packed = self.qkv_proj(rows).unflatten(-1, (3, self.num_heads, -1))
+        parts = streams.split_streams(packed, context, masks, self.rotary_base)
+        attended = self._read_both(parts.masks[0], parts, masks)
+        query, key, value = parts.visible
+        return streams.join(self._attend_heads(query, key, value, context, self.window).flatten(2), attended)
+
+    def _attend_from_masks_alone(self, rows: Tensor, context: AttentionContext, masks: MaskStream) -> Tensor:
+        """Let the masks read both streams; there are no queries of visible tokens. Return <float>[M, D]."""
         query_projection, kv_projection = self._projections(rows)
-        weights = kv_projection if masks.alone else (self.qkv_proj.weight, self.qkv_proj.bias)
-        packed = F.linear(rows, *weights).unflatten(-1, (2 if masks.alone else 3, self.num_heads, -1))
-        of_visible, of_masks, read = streams.split_streams(packed, context, masks, self.rotary_base)
-        if masks.alone:
-            queries = F.linear(context.take_outputs(rows), *query_projection).unflatten(-1, (self.num_heads, -1))
-            if self.rotary_base is not None:
-                queries = rotate(queries, masks.context.queries.rotations[self.rotary_base])
-        else:
-            queries = of_masks[0]
+        queries = F.linear(context.take_outputs(rows), *query_projection).unflatten(-1, (self.num_heads, -1))
+        if self.rotary_base is not None:
+            queries = rotate(queries, masks.context.queries.rotations[self.rotary_base])
+        packed = F.linear(rows, *kv_projection).unflatten(-1, (2, self.num_heads, -1))
+        return self._read_both(queries, streams.split_streams(packed, context, masks, self.rotary_base), masks)
+
+    def _read_both(self, queries: Tensor, parts: streams.Parts, masks: MaskStream) -> Tensor:
+        """Let the masks' queries <float>[M, H, d_h] read visible tokens and masks; return <float>[M, D]."""
         key, value = (
-            streams.keys_of_masks(visible, own, masks, self.window) for visible, own in zip(read, of_masks[-2:])
+            streams.keys_of_masks(visible, own, masks, self.window)
+            for visible, own in zip(parts.read, parts.masks[-2:])
         )
-        attended = self.attend_from_heads(queries, key, value, *streams.context_of_masks(masks, self.window))
-        if masks.alone:
-            return attended
-        query, own_key, own_value = of_visible
-        return streams.join(self._attend_heads(query, own_key, own_value, context, self.window).flatten(2), attended)
+        return self.attend_from_heads(queries, key, value, *streams.context_of_masks(masks, self.window))
 
     def _projections(self, states: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """Return weight and bias of the queries, and those of the keys and values."""

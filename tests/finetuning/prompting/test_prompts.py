@@ -83,9 +83,9 @@ def test_targets():
 @pytest.mark.parametrize(
     ("task", "label", "message"),
     [
-        ("MNLI", "maybe", "the label 'maybe' has no word: the prompt has words for contradiction, entailment, neut"),
+        ("MNLI", "maybe", "has the label 'maybe', but the known labels are 'contradiction', 'entailment', "),
         ("MNLI", None, "has no label"),
-        ("STS-B", "high", "is not a number"),
+        ("STS-B", "high", "but the known labels are numbers"),
         ("STS-B", "5.1", "must be between 0 and 5"),
     ],
 )

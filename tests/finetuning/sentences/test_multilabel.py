@@ -22,6 +22,7 @@ from fairseq_maelm.finetuning.sentences.prepare import prepare_sentences
 from fairseq_maelm.finetuning.sentences.table_settings import SentenceSettings
 from fairseq_maelm.finetuning.sentences.task import SentencesCriterion, SentencesCriterionConfig
 from fairseq_maelm.finetuning.tables import Columns, read_table
+from fairseq_maelm.models.labels import Sets
 
 TABLE = "text,tags\na house,b; a\na door,\na wall,a;\na roof,c\n"
 RECORDS = [{"t": "a house", "y": ["b", 3]}, {"t": "a door", "y": []}, {"t": "a wall", "y": ["3"]}]
@@ -145,7 +146,7 @@ def test_a_positive_label_is_for_classes() -> None:
     ],
 )
 def test_a_last_column_of_sets_is_found(text: str, texts: list[Any], labels: list[Any], tmp_path: Path) -> None:
-    rows = read_rows(given(tmp_path / "t.tsv", text), ["a", "b"], ";")
+    rows = read_rows(given(tmp_path / "t.tsv", text), Sets(("a", "b"), separator=";"))
     assert ([row.texts for row in rows], [row.label for row in rows]) == (texts, labels)
 
 
@@ -155,5 +156,5 @@ def test_the_report_and_the_doubt() -> None:
         ["a", "1.000", "1.000", "1.000"], ["b", "0.000", "0.000", "0.000"], ["c", "0.000", "0.000", "0.000"],
     ]  # fmt: skip
     metrics = {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": 50.0}
-    assert "micro_f1 is 0.0, as for a model that has learned nothing" in str(doubt_about(metrics, [("a",), ()]))
+    assert "micro_f1 is 0.0, as for a model that has learned nothing" in str(doubt_about(metrics, [("a",), ()] * 18))
     assert doubt_about({"micro_f1": 1.0, "macro_f1": 1.0, "subset_accuracy": 50.0}, [("a",), ()]) is None

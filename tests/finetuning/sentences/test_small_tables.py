@@ -4,7 +4,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.fit import register_heads
 from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
-from fairseq_maelm.finetuning.sentences.mixture import fit
+from fairseq_maelm.finetuning.sentences.mixture import fit, mix_with_start
 
 LENGTHS = [9, 4, 7, 12, 5, 9]
 
@@ -46,6 +46,7 @@ class Rows:
     """A dataset of 240 sequences of equal length."""
 
     seed, sizes = 1, np.full(240, 8)
+    targets: Any
 
     def __init__(self) -> None:
         self.tokens = torch.from_numpy(np.stack(random_sequences([8] * 240)))
@@ -87,6 +88,50 @@ def test_a_head_starts_from_what_the_frozen_states_tell(kind: str, layer: str) -
     assert scores.isfinite().all()
 
 
+def test_rare_classes_start_as_heavy_as_they_are_in_training() -> None:
+    model, rows, rare = model_of(), Rows(), np.arange(240) % 10 == 0
+    means = {}
+    for weights in (None, [240 / 2 / 216, 240 / 2 / 24]):
+        model.register_classification_head("topic", 2, pooling="mean")
+        dataset: Any = rows
+        head = model.classification_heads["topic"]
+        fit_head(model, head, dataset, rare.astype(np.int64), torch.device("cpu"), weights)
+        scores = model(rows.tokens, classification_head_name="topic")[0].detach()
+        means[bool(weights)] = float(scores.softmax(dim=1)[:, 1].mean())
+        # The mixture measures what training minimizes.
+        targets = torch.from_numpy(rare.astype(np.int64))
+        losses = torch.nn.functional.cross_entropy(scores, targets, reduction="none")
+        expected = float((losses * torch.tensor(weights or [1.0, 1.0])[targets]).sum())
+        found = fit(scores, targets, weights)
+        assert found.loss == pytest.approx(expected, rel=1e-4) if found.temperature == 1 else found.loss < expected
+    # The labels have nothing to do with the tokens.
+    assert means == {False: pytest.approx(0.1, abs=0.03), True: pytest.approx(0.5, abs=0.1)}
+
+
+def test_a_mixture_worse_than_an_end_is_not_kept() -> None:
+    model, rows = model_of(), Rows()
+    model.register_classification_head("topic", 2, pooling="mean")
+    head, dataset = model.classification_heads["topic"], cast(Any, rows)
+    first = model.extract_features(rows.tokens)[0].detach().mean(dim=1)[:, 0]
+    rows.targets = (first > first.median()).numpy().astype(np.int64)
+    fit_head(model, head, dataset, rows.targets, torch.device("cpu"))
+    start = {name: each.detach().clone() for name, each in model.named_parameters()}
+    # tanh is odd, so that the head computes the same with other signs; between both it knows nothing.
+    with torch.no_grad():
+        for weight in (*head.dense_layer.parameters(), head.out_proj.weight):
+            weight.neg_()
+    loss = fit(model(rows.tokens, classification_head_name="topic")[0].detach(), torch.from_numpy(rows.targets)).loss
+    mix_with_start(model, start, "topic", dataset)
+    kept = model(rows.tokens, classification_head_name="topic")[0].detach()
+    assert loss < 240 * np.log(2) / 2
+    assert fit(kept, torch.from_numpy(rows.targets)).loss == pytest.approx(loss, rel=1e-3)
+
+
+def last(words: list[str], name: str) -> str | None:
+    """The value of an option, of which the last one counts; None without the option."""
+    return next((value for option, value in reversed(list(zip(words, [*words[1:], ""]))) if option == name), None)
+
+
 def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, valid: int, **changes: Any) -> list[str]:
     from fairseq_maelm.files.atomic import write_json
     from fairseq_maelm.launch import finetuning
@@ -96,7 +141,11 @@ def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, v
     write_json(folder / "manifest.json", {"splits": {"valid": {"examples": valid}}})
     encoder = finetuning.Encoder({"encoder-embed-dim": 768, "max-positions": 512}, {}, 0)
     monkeypatch.setattr(finetuning, "read_encoder", lambda checkpoint: encoder)
-    monkeypatch.setattr(finetuning, "configuration_of", lambda words: SimpleNamespace())
+    monkeypatch.setattr(
+        finetuning,
+        "configuration_of",
+        lambda words: SimpleNamespace(task=SimpleNamespace(head_start=last(words, "--head-start"))),
+    )
     monkeypatch.setattr(
         finetuning,
         "count_updates",
@@ -105,7 +154,7 @@ def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, v
     names = ("lr", "epochs", "batch_size", "warm_up", "metric", "patience", "class_weights", "recipe", "pooling")
     settings = dict.fromkeys(names)
     args = argparse.Namespace(
-        **{**settings, **changes}, checkpoint="c.pt", task=folder, output=Path("out"), seed=1, fairseq_options=[]
+        **{**settings, "fairseq_options": [], **changes}, checkpoint="c.pt", task=folder, output=Path("out"), seed=1
     )
     recipe = read_recipe(Path(changes.get("recipe") or "sentences"), FineTuningRecipe)
     return finetuning.run_words(args, recipe, Machine(0, "fp32"))
@@ -122,6 +171,7 @@ def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, v
         (162, 18, {"epochs": 2, "batch_size": 32}, {"batch-size": 32, "max-epoch": 2, "max-update": 12}),
         (162, 18, {"pooling": "first"}, {"pooling": "first", "head-start": "frozen"}),
         (162, 18, {"patience": 3}, {"max-epoch": 15, "validate-interval": None}),
+        (162, 18, {"fairseq_options": ["--head-start", "random"]}, {"head-start": "random", "mix-start": None}),
         (162, 18, {"recipe": "RTE"}, {"batch-size": 32, "max-epoch": 3, "head-start": None, "validate-interval": None}),
     ],
     ids=str,
@@ -139,8 +189,7 @@ def test_few_rows_get_enough_updates(
         if value is True:
             assert f"--{name}" in words
             continue
-        found = words[words.index(f"--{name}") + 1] if f"--{name}" in words else None
-        assert found == (None if value is None else str(value)), name
+        assert last(words, f"--{name}") == (None if value is None else str(value)), name
 
 
 @pytest.mark.parametrize("kind", ["classes", "sets", "numbers"])

@@ -15,7 +15,7 @@ from support import dictionary_of
 from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.prepared_folder import FORMAT
 from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_split
-from fairseq_maelm.finetuning.sentences.task import SentencesCriterion, SentencesCriterionConfig
+from fairseq_maelm.finetuning.sentences.task import HEAD, SentencesCriterion, SentencesCriterionConfig
 
 VOCABULARY, EXAMPLES = 40, 600
 LABELS = ("no", "perhaps", "yes")
@@ -41,14 +41,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def task_of(folder: Path, *words: str, task: str = "maelm_sentences") -> Any:
-    """The task as fairseq-train sets it up."""
+def task_of(folder: Path, *words: str, task: str = "maelm_sentences", starts: bool = False) -> Any:
+    """The task as fairseq-train sets it up, or, if it starts to train, the model."""
     command = [str(folder), "--task", task, "--criterion", task, "--arch", "maelm_tiny", *words]
     parsed = options.parse_args_and_arch(options.get_training_parser(), command)
     config = convert_namespace_to_omegaconf(parsed)
     made = tasks.setup_task(config.task)
-    made.build_model(config.model)
-    return made
+    model = made.build_model(config.model)
+    if starts:
+        made.build_criterion(config.criterion)
+    return model if starts else made
 
 
 class Scores(torch.nn.Module):
@@ -58,8 +60,8 @@ class Scores(torch.nn.Module):
         return src_tokens, {}
 
 
-def test_balanced_classes_weigh_the_same(folder: Path, tmp_path: Path) -> None:
-    """In training only: 1 on average, whatever the classes' numbers of examples."""
+def test_balanced_classes_weigh_the_same(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In training only: 1 on average, whatever the classes' numbers of examples; also where the head starts."""
     rare = Path(shutil.copytree(folder, tmp_path / "rare"))
     labels, pair = label_dictionary(LABELS), [np.array([5, 2], dtype=np.uint16)] * 2
     write_split(rare, "corpus", ((pair, label) for label in ["no"] * 6 + ["perhaps"] * 3 + ["yes"]), VOCABULARY, labels)
@@ -80,6 +82,13 @@ def test_balanced_classes_weigh_the_same(folder: Path, tmp_path: Path) -> None:
         found, size, _ = criterion(Scores().train(training), sample)
         torch.testing.assert_close(found, expected)
         assert size == 10
+    # All texts are equal, so that the start knows the classes' numbers only; without a checkpoint, it begins at random.
+    start = "--train-subset", "corpus", "--head-start", "frozen", "--save-dir", str(tmp_path)
+    with caplog.at_level("INFO"):
+        models = [task_of(rare, *start, "--class-weights", each, starts=True) for each in ("none", "balanced")]
+    shares = [model.classification_heads[HEAD].out_proj.bias.softmax(0).tolist() for model in models]
+    assert shares == [pytest.approx([0.6, 0.3, 0.1], abs=0.01), pytest.approx([1 / 3] * 3, abs=0.01)]
+    assert caplog.text.count("the frozen encoder has random weights") == 2
 
 
 def test_examples_are_those_of_fairseqs_task(folder: Path) -> None:
@@ -127,6 +136,9 @@ def test_numbers_where_the_folder_has_no_classes(folder: Path, tmp_path: Path) -
     task = task_of(tmp_path)
     task.load_dataset("train")
     assert task.dataset("train").collater([0, 1])["target"].tolist() == [0.25, -1.0]
+    write_split(tmp_path, "train", [(tokens, "0.25")], VOCABULARY, None)
+    with pytest.raises(ValueError, match="has 1 row to learn numbers from: prepare it with at least 2"):
+        task_of(tmp_path, "--head-start", "frozen", "--save-dir", str(tmp_path / "run"), starts=True)
 
 
 def test_a_split_that_is_missing_is_named(folder: Path) -> None:

@@ -97,7 +97,8 @@ def test_metrics_of_an_unfinished_set_are_no_numbers():
 
 @pytest.mark.parametrize(("version", "text"), [("auto", ""), ("2.0", ""), ("1.1", "cat")])
 def test_version_1_answers_with_a_text_unless_a_threshold_is_given(version, text):
-    hub = SimpleNamespace(task=task_of(squad_version=version))
+    task = task_of(squad_version=version)
+    hub = SimpleNamespace(labels=task.read_labels(SimpleNamespace(task=task.cfg), []))
     answers = [SpanAnswer("", -1, -1, 5.0, 0.9), SpanAnswer("cat", 0, 3, 1.0, 0.1)]
     assert choose(hub, answers, None).text == text
     assert [choose(hub, answers, threshold).text for threshold in (0.0, 4.0)] == ["", "cat"]

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from finetuning.vocabulary import VOCABULARY
 
 from fairseq_maelm.files.conll import Layout
 from fairseq_maelm.finetuning.kinds import kinds
 from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.tagging import inference
+from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
 from fairseq_maelm.options import CommandParser
 from fairseq_maelm.text.unknown import Encoded
@@ -88,3 +90,26 @@ def test_conllu_with_unknown_labels_is_not_prose(predict: Any, monkeypatch: pyte
 )  # fmt: skip
 def test_combining_marks_stay_with_their_letters(text: str, words: list[str]) -> None:
     assert inference.words_of(text) == words
+
+
+@pytest.mark.parametrize(
+    ("train", "text", "expected"),
+    [
+        ("\u5317 B-X\n\u4eac I-X\nIBM O\n", "\u5317\u4eac\uff0cIBM\u6709", "\u5317 \u4eac \uff0c IBM \u6709"),
+        ("\u5317\u4eac B-X\n\u3002 O\n", "\u5317\u4eac \u6709 \u3002", "\u5317\u4eac \u6709 \u3002"),
+        ("\u5317\u4eac B-X\n\u3002 O\n", "a\n\u5317\u4eac\u6709", "f.txt:2 has '\u5317\u4eac\u6709' as one word"),
+        ("a B-X\nb O\n", "in \u5317\u4eac.", "in \u5317\u4eac ."),
+    ],
+)  # fmt: skip
+def test_plain_text_is_cut_into_words_like_those_of_training(
+    predict: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, train: str, text: str, expected: str
+) -> None:
+    (tmp_path / "train.conll").write_text(train, encoding="utf-8")
+    files = dict.fromkeys(("train", "valid"), tmp_path / "train.conll")
+    monkeypatch.setitem(globals(), "SETTINGS", prepare_tagging(VOCABULARY, files, tmp_path / "task", SETTINGS.layout))
+    if "has" in expected:
+        with pytest.raises(ValueError, match=expected):
+            predict("f.txt", text, outputs=len(SETTINGS.labels))
+        return
+    found = predict("f.txt", text, outputs=len(SETTINGS.labels)).text
+    assert [each.rpartition("/")[0] for each in found.split()] == expected.split()

@@ -2,6 +2,7 @@
 
 import io
 import random
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -58,21 +59,22 @@ def write_checkpoint(
     path: Path,
     data: Path,
     task: dict[str, Any] | None = None,
-    heads: tuple[str, ...] = (),
+    heads: Iterable[str] = (),
     scale: float = 0.3,
     **model_options: Any,
 ) -> MaelmModel:
     """Save a checkpoint of a model with random weights, with fairseq's configuration and history.
 
     ``data`` is the folder of the dictionary, ``task`` has options that differ from the defaults, and ``heads`` (of
-    ``HEADS``) make it a checkpoint of fine-tuning. The weights' standard deviation ``scale`` is far above rounding.
+    ``HEADS``, or a dict like it) make it a checkpoint of fine-tuning. The weights' standard deviation ``scale`` is far
+    above rounding.
     """
     torch.manual_seed(1)
     config = model_config(**model_options)
     model = MaelmModel(config, load_dictionary(str(data)), predicts_masked_tokens=not heads)
     of_task = {}
     for head in heads:
-        kind, outputs = HEADS[head]
+        kind, outputs = (heads if isinstance(heads, dict) else HEADS)[head]
         if kind != "token":
             model.register_classification_head(head, outputs, pooling=kind)
             of_task = {"num_classes": outputs, "classification_head_name": head, "max_positions": config.max_positions}

@@ -8,8 +8,9 @@ from typing import Any, Optional
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, tasks
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from omegaconf import OmegaConf
 
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.checkpoints import locate
@@ -21,6 +22,7 @@ from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export import complete_folder
 from fairseq_maelm.interop.export.exporter import ExportSettings, export
 from fairseq_maelm.interop.importing.importer import import_model
+from fairseq_maelm.launch.command_line import configuration_of
 from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint, write_complete
 
 transformers = pytest.importorskip("transformers")
@@ -92,6 +94,59 @@ def test_the_folder_is_the_rounded_checkpoint(data: Path, tmp_path: Path, case: 
         assert (tmp_path / "folder" / name).read_bytes() == (data / name).read_bytes()
     with pytest.raises(ValueError, match="is a checkpoint already: give it as --checkpoint"):
         import_model(tmp_path / "folder", tmp_path / "imported")
+
+
+QUESTIONS = {
+    "version": "2.0",
+    "data": [{"paragraphs": [{"context": "The old house has three windows.", "qas": [
+        {"id": "1", "question": "How many?", "is_impossible": False, "answers": [{"text": "three", "answer_start": 18}]}
+    ]}]}],
+}  # fmt: skip
+WORDS = "The O\nold O\nhouse B-PLACE\nby O\nAurora B-SHIP\n\nA O\nriver B-PLACE\n"
+ASKED = '{"template": "*cls**sent_0*_It_was*mask*.*sep+*", "label_words": {"a": "old", "b": "house"}}'
+ROWS = "an old house\tright\na river\twrong\nnobody lives there\tunknown\n"
+SHORT = ["--max-length", "48", "--doc-stride", "16", "--max-question-length", "12"]
+SHORTER = ["--tokens-per-sample", "48"]
+# The tasks of ours: the command that prepares their data, a file's name and content, their heads, and options.
+TASKS: dict[str, tuple[str, str, str, tuple[str, ...], list[str]]] = {
+    "maelm_sentences": ("sentences", "rows.tsv", ROWS, ("sentence_classification_head",), ["--head-start", "frozen"]),
+    "maelm_squad": ("squad", "questions.json", json.dumps(QUESTIONS), ("span_head",), SHORT),
+    "maelm_tagging": ("tagging", "words.txt", WORDS, ("tagging_head",), [*SHORTER, "--window-overlap", "8"]),
+    "maelm_prompt": ("", "rows.tsv", "an old house\ta\na river\tb\n", (), SHORT[:2]),
+    "maelm": ("", "rows.tsv", "an old house\ta\na river\tb\n", (), SHORTER),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_folder_of_every_task_predicts_as_its_checkpoint(task: str, data: Path, tmp_path: Path) -> None:
+    """The checkpoint has the options with which fairseq-train would save it."""
+    assert {*TASKS, "sentence_prediction"} == {*loadable_tasks()}
+    prepare, name, content, heads, options = TASKS[task]
+    given, folder, prompt = tmp_path / name, data, tmp_path / "prompt.json"
+    given.write_text(content, encoding="utf-8")
+    prompt.write_text(ASKED, encoding="utf-8")
+    if prepare:
+        folder = tmp_path / "private"
+        files = ["--train", given, "--valid", given, "--vocabulary", data, "--output", folder]
+        cli.main(["prepare", prepare, *map(str, files)])
+    write_checkpoint(tmp_path / "base.pt", data)
+    words = [str(folder), "--task", task, "--criterion", task, "--arch", "maelm_tiny", *options]
+    words += ["--prompt", str(prompt), "--examples", str(tmp_path), "--several-pieces"] * (task == "maelm_prompt")
+    words += ["--save-dir", str(tmp_path / "private"), "--finetune-from-model", str(tmp_path / "base.pt")]
+    config = configuration_of([*words, "--optimizer", "adam"])
+    tasks.setup_task(config.task)
+    trained = OmegaConf.to_container(config.task, resolve=True, enum_to_str=True)
+    checkpoint = tmp_path / "private" / "checkpoint_best.pt"
+    write_checkpoint(checkpoint, folder / "input0" if prepare == "sentences" else folder, trained, heads)
+    export(checkpoint, folder, tmp_path / "folder", ExportSettings(complete=True))
+    assert not any(str(tmp_path).encode() in each.read_bytes() for each in (tmp_path / "folder").rglob("*.json"))
+    asked = ["--prompt", str(prompt), "--several-pieces"] if task == "maelm" else []
+    for each in (checkpoint, tmp_path / "folder"):
+        own = ["--vocabulary", str(folder)] if each == checkpoint else []
+        output = ["--output", str(tmp_path / f"{each.name}.predicted"), "--device", "cpu", *own, *asked]
+        cli.main(["predict", str(given), "--checkpoint", str(each), *output])
+    first, second = (tmp_path / f"{each}.predicted" for each in (checkpoint.name, "folder"))
+    assert first.read_bytes() == second.read_bytes()
 
 
 PROMPT = '{"template": "{0} true/false: {mask}.", "label_words": {"a": "old", "b": "was"}}'

@@ -1,5 +1,6 @@
 """Exported folders on a machine with transformers, but without fairseq and this package."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_maelm.interop.export.exporter import ExportSettings, export
-from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES
-from interop.export.checkpoints import train_vocabulary, write_checkpoint
+from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
+from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint
 
 pytest.importorskip("transformers")
 
@@ -66,3 +67,29 @@ def test_a_folder_opens_as_every_class(tmp_path: Path) -> None:
     expected += [" ".join(["transformers_modules", f"Maelm{ARCHITECTURES[e]}", *HEADS.get(e, [])]) for e in others]
     assert ran.stdout.splitlines() == expected
     assert "newly initialized" in ran.stderr or "MISSING" in ran.stderr
+
+
+# What the configurations of text-embeddings-inference (1.9.3) and candle (0.11) require by their code; neither has
+# an ELECTRA, and candle has no MPNet.
+_COMMON = """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings
+ initializer_range layer_norm_eps pad_token_id"""
+_BERT = f"{_COMMON} hidden_act hidden_dropout_prob attention_probs_dropout_prob type_vocab_size position_embedding_type"
+_REQUIRED = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), _BERT),
+    "mpnet": f"{_COMMON} hidden_act hidden_dropout_prob attention_probs_dropout_prob relative_attention_num_buckets",
+    "distilbert": """vocab_size dim n_layers n_heads hidden_dim activation max_position_embeddings initializer_range
+ pad_token_id""",
+    "modernbert": f"""{_COMMON} hidden_activation initializer_cutoff_factor norm_eps norm_bias eos_token_id bos_token_id
+ cls_token_id sep_token_id global_rope_theta local_rope_theta global_attn_every_n_layers local_attention attention_bias
+ attention_dropout classifier_activation""",
+}
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != OUR_FORMAT])
+def test_config_has_what_other_runtimes_require(form: str, tmp_path: Path) -> None:
+    data, stock = train_vocabulary(tmp_path / "data"), {"relative_buckets": "none", "layer_norm_eps": 1e-12}
+    options = {"modernbert": MODERN, "mpnet": {"relative_num_buckets": 32, "relative_max_distance": 128}}
+    write_checkpoint(tmp_path / "checkpoint.pt", data, **options.get(form, stock))
+    done = export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", ExportSettings(form, architecture="encoder"))
+    config = json.loads((done.folder / "config.json").read_text(encoding="utf-8"))
+    assert {name for name in _REQUIRED[form].split() if config.get(name) is None} == set()

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from end_to_end.toy import losses as valid_losses
+from end_to_end.toy import run
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from support import usage_error
 
@@ -164,7 +166,7 @@ def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
 def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: Path, tmp_path: Path) -> None:
     labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
     (tmp_path / "manifest.json").write_text(json.dumps({"tagging": {"labels": labels}}))
-    done = exported(tmp_path, data, "maelm", heads=("tags",))
+    done = exported(tmp_path, data, "maelm", task={"_name": "maelm_tagging"}, heads=("tags",))
     assert list(json.loads((done.folder / "config.json").read_text())["id2label"].values()) == labels
 
 
@@ -248,8 +250,11 @@ def test_the_lm_head_goes_along_on_demand_and_is_measured(data: Path, tmp_path: 
     for number in range(40):
         builder.add_item(torch.tensor([*range(10 + number, 25 + number), 2]))
     builder.finalize(str(own / "valid.idx"))
-    write_checkpoint(tmp_path / "checkpoint.pt", own, **STOCK["roberta"], decoder_attention="cross")
+    task = {"mask_prob": 0.3, "protect_special_tokens": True, "sample_break_mode": "eos", "tokens_per_sample": 12}
+    write_checkpoint(tmp_path / "checkpoint.pt", own, task, **STOCK["roberta"], decoder_attention="cross")
     state = torch.load(tmp_path / "checkpoint.pt")
+    state["cfg"]["criterion"] = {"_name": "maelm"}
+    torch.save(state, tmp_path / "checkpoint.pt")
 
     def measured(name: str) -> tuple[Export, list[float]]:
         settings = ExportSettings("roberta", with_mlm_head=True)
@@ -263,6 +268,10 @@ def test_the_lm_head_goes_along_on_demand_and_is_measured(data: Path, tmp_path: 
     assert [each.what for each in done.agreements] == ["hidden states", "masked-lm scores"]
     guessing = math.log2(len(load_with_model(tmp_path / "checkpoint.pt", own).dictionary))
     assert losses[0] != losses[1] and min(losses) > guessing
+    words = ["fairseq-validate", own, "--path", tmp_path / "checkpoint.pt", "--task", "maelm", "--criterion", "maelm"]
+    words += ["--mask-prob", 0.3, "--protect-special-tokens", "--sample-break-mode", "eos", "--tokens-per-sample", 12]
+    validated = run([*words, "--batch-size", 8, "--cpu", "--num-workers", 0, "--log-format", "json"])
+    assert losses[1] == pytest.approx(valid_losses(validated, "valid")[0], abs=0.006)
     for name in ("layer_norm.weight", "layer_norm.bias", "bias"):
         state["model"][f"lm_head.{name}"].zero_()
     torch.save(state, tmp_path / "checkpoint.pt")
@@ -310,7 +319,7 @@ def without_a_bias(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def always_a_space(files: dict[str, str]) -> dict[str, str]:
     content = json.loads(files["tokenizer.json"])
-    content["pre_tokenizer"]["prepend_scheme"] = "always"
+    content["pre_tokenizer"]["pretokenizers"].pop()
     return {**files, "tokenizer.json": json.dumps(content)}
 
 

@@ -1,5 +1,6 @@
 """Exports for fairseq's own model roberta, which stock fairseq opens without this package's classes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,38 @@ from fairseq.models.roberta import RobertaModel
 from fairseq_maelm import cli
 from fairseq_maelm.interop.export.exporter import ExportSettings, export
 from fairseq_maelm.interop.importing.importer import import_model
+from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
+from interop.export.test_elsewhere import without_package
 from interop.importing.sources import fairseq_checkpoint
 
 BERT = {"relative_buckets": "none", "decoder_layers": 0, "task": {"masked_input": "kept"}}
+
+
+# Stock fairseq in a process without this package, with its tokenizer; prints its scores of a sentence.
+STOCK = """
+import sys
+sys.modules["fairseq_maelm"] = None
+from fairseq.models.roberta import RobertaModel
+folder = sys.argv[1]
+hub = RobertaModel.from_pretrained(folder, checkpoint_file="model.pt", data_name_or_path=folder, bpe="sentencepiece")
+tokens = hub.eval().encode("The old house by the river.")
+print(tokens.tolist(), hub.extract_features(tokens).tolist(), hub.model(tokens[None])[0].tolist(), sep="\\n")
+"""
+
+
+def test_stock_fairseq_opens_it(tmp_path: Path) -> None:
+    data = train_vocabulary(tmp_path / "data")
+    write_checkpoint(tmp_path / "checkpoint.pt", data, **BERT)
+    export(tmp_path / "checkpoint.pt", data, tmp_path / "stock", ExportSettings("fairseq-roberta"))
+    said = without_package(STOCK, tmp_path / "stock").stdout.splitlines()[-3:]
+    found, states, scores = (torch.tensor(json.loads(line)) for line in said)
+    source = load_with_model(tmp_path / "checkpoint.pt", data)
+    tokens = torch.tensor([[0, *source.tokenizer.encode("The old house by the river."), 2]])
+    assert found.tolist() == tokens[0].tolist()
+    with torch.no_grad():
+        torch.testing.assert_close(states, source.model.extract_features(tokens)[0], rtol=1e-5, atol=1e-5)
+    assert scores.shape == (1, tokens.shape[1], len(source.dictionary))
 
 
 def logits(folder: Path) -> torch.Tensor:

@@ -235,6 +235,21 @@ def bert(folder: Path, family: str = "Bert", **changes: Any) -> Path:
     return save(folder, family, tokenizer, tokenizer.get_vocab_size(), BERT_NAMES, **sizes)
 
 
+def bert_of_tokens(folder: Path, tokens: list[str], **settings: Any) -> Path:
+    """Make a BERT whose vocab.txt has whole tokens alone, by default without any settings of its tokenizer.
+
+    With ``settings``, they and a tokenizer.json are written by transformers' BertTokenizer.
+    """
+    words = word_pieces(folder_of(folder), BERT_SPECIAL, [])
+    save(folder, "Bert", words, len(tokens) + 5, pad_token_id=0, max_position_embeddings=128, layer_norm_eps=1e-12)
+    for path in (*folder.glob("*token*"), *folder.glob("vocab*")):
+        path.unlink()
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in [*BERT_SPECIAL, *tokens]))
+    if settings:
+        transformers.AutoTokenizer.from_pretrained(folder, **settings).save_pretrained(folder)
+    return folder
+
+
 def distilbert(folder: Path) -> Path:
     return bert(folder, "DistilBert", dim=48, n_layers=2, n_heads=4, hidden_dim=96)
 

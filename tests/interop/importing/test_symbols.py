@@ -19,6 +19,7 @@ from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE
 
 from . import sources
+from .sources import transformers
 
 PROTEIN, SEQUENCE = "ACDEFGHIKLMNPQRSTVWY", "QVQLVQSGVEVKKPGASVKVSCKASGYTFTNYYMYW"
 
@@ -72,6 +73,47 @@ def test_texts_are_cut_into_symbols_everywhere(
     capsys.readouterr()
     cli.main(["fill", text if "<mask>" in text else f"{text}<mask>", *common, "--top", "1"])
     assert "mask 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": False}, {"do_lower_case": True}])
+def test_a_bert_of_letters_reads_them_with_and_without_spaces(settings: dict[str, Any], tmp_path: Path) -> None:
+    """BERT's tokenizer needs spaces, and by default removes capitals; here and in both folders written, it does not."""
+    source = sources.bert_of_tokens(tmp_path / "source", list(PROTEIN), **settings)
+    imported, exported = tmp_path / "imported", tmp_path / "exported"
+    cli.main(["import", str(source), "--output", str(imported)])
+    cli.main(["export", "--checkpoint", str(imported), "--output", str(exported)])
+    hub = MaelmModel.from_pretrained(str(imported))
+    expected = [5 + PROTEIN.index(letter) for letter in SEQUENCE]
+    spaced = " ".join(SEQUENCE)
+    for text in (SEQUENCE, spaced):
+        assert [hub.dictionary[token] for token in hub.encode(text)[1:-1]] == list(SEQUENCE)
+        assert open_pretrained("AutoTokenizer", imported)(text)["input_ids"] == hub.encode(text).tolist()
+        assert open_pretrained("AutoTokenizer", exported)(text)["input_ids"] == [2, *expected, 3]
+    assert hub.decode(hub.encode(spaced)) == SEQUENCE
+    assert hub.encode("AC[MASK]D").tolist() == hub.encode("A C <mask> D").tolist()
+    own = transformers.BertTokenizer.from_pretrained(source, do_lower_case=False)
+    assert own(spaced)["input_ids"] == [2, *expected, 3]
+    masked = own(spaced.replace("C", "[MASK]"), return_tensors="pt")
+    with torch.no_grad():
+        logits = transformers.AutoModelForMaskedLM.from_pretrained(source).eval()(**masked).logits
+    (filled,) = hub.fill_mask(SEQUENCE.replace("C", "<mask>"))
+    place = masked["input_ids"][0].tolist().index(4)
+    assert filled[0].token == [*sources.BERT_SPECIAL, *PROTEIN][int(logits[0, place].argmax())]
+
+
+def test_a_bert_of_short_words_keeps_its_capitals(tmp_path: Path, caplog: Any) -> None:
+    """Words between spaces need no other splitting; settings that would lose them are refused."""
+    words = ["ATG", "TGC", "GCA"]
+    source, text = sources.bert_of_tokens(tmp_path / "source", words), "ATG GCA TGC"
+    for name, symbols in (("imported", None), ("words", "words")):
+        hub = MaelmModel.from_pretrained(str(import_model(source, tmp_path / name, symbols=symbols).folder))
+        assert [hub.dictionary[token] for token in hub.encode(text)[1:-1]] == text.split()
+    assert "never find 3 of its 3 tokens, such as 'ATG': capitals are kept" in caplog.text
+    source = sources.bert_of_tokens(tmp_path / "lower", words, do_lower_case=True)
+    with pytest.raises(ValueError, match="lower cannot be imported .* never finds 3 of its 3 tokens, .* give --cased"):
+        import_model(source, tmp_path / "refused")
+    hub = MaelmModel.from_pretrained(str(import_model(source, tmp_path / "cased", cased=True).folder))
+    assert [hub.dictionary[token] for token in hub.encode(text)[1:-1]] == text.split()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 
-def embed(table: nn.Embedding, tokens: Tensor, mask_index: int) -> tuple[Tensor, Tensor]:
+def embed_tokens_and_mask(table: nn.Embedding, tokens: Tensor, mask_index: int) -> tuple[Tensor, Tensor]:
     """Return the embeddings <float>[B, S, D] of tokens <int64>[B, S], and the embedding <float>[D] of the mask."""
     return _Lookup.apply(table.weight, tokens, mask_index, table.padding_idx)
 

@@ -8,7 +8,7 @@ from support import batch_of, model_of, random_sequences
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from fairseq_maelm.modules.cpu.token_embedding import embed
+from fairseq_maelm.modules.token_embedding import embed_tokens_and_mask
 
 MASK, PAD, SYMBOLS = 10, 1, 2000
 
@@ -19,7 +19,7 @@ def test_values_and_gradients_are_those_of_two_look_ups(uses: tuple[bool, bool])
     table = nn.Embedding(11, 3, PAD).double()
     tokens = torch.tensor([[0, MASK, 7, 7], [4, PAD, PAD, MASK]])
     factors = torch.randn(2, 4, 3).double(), torch.randn(3).double()
-    found, expected = embed(table, tokens, MASK), (table(tokens), table.weight[MASK])
+    found, expected = embed_tokens_and_mask(table, tokens, MASK), (table(tokens), table.weight[MASK])
     gradients = []
     for values in (found, expected):
         used = [(each * factor).sum() for each, factor, use in zip(values, factors, uses) if use]

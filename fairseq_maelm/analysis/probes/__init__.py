@@ -1,1 +1,0 @@
-"""Probes of the frozen states of one or several encoders, layer by layer."""
