@@ -132,9 +132,7 @@ def encoder_input(
     positions: str = "original",
     planned: int | None = None,
 ) -> dict[str, Any]:
-    """Drop what the encoder does not see: gather the visible tokens and record their original positions (section 3).
-
-    This is where MAE-LM differs from MLM: in the variant "dropped", masked tokens never reach the encoder.
+    """Drop what the encoder does not see, in MAE-LM the masked tokens; record the positions of the rest.
 
     Args:
         shown: what the encoder sees.
@@ -159,9 +157,8 @@ def encoder_input(
         src_positions = np.where(np.arange(width) < counts[:, None], np.arange(width), 0)
     decoder_rows = np.arange(len(slots)) if rows is None else rows
     entering = shown.visible if shown.entering is None else shown.entering
-    if shown.entering is not None:
-        enters = entering.reshape(-1)[slots]
-        decoder_rows, slots = decoder_rows[enters], slots[enters]
+    enters = entering.reshape(-1)[slots]
+    decoder_rows, slots = decoder_rows[enters], slots[enters]
     layout = {
         **output_layout(predicted, planned),
         "positions": torch.from_numpy(src_positions),

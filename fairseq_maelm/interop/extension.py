@@ -111,9 +111,8 @@ def extend(
         before, after = _tokens_per_word(old, encoder, measured)
         check_known(encoder, ", ".join(map(str, text)), allow_unknown, _encoded(encoder, measured))
         used = _used(old, encoder, {**dict.fromkeys(listed, 0), **(counts.words + counts.held_out)})
-        names = [piece.name for piece in new]
-        letters = sum(name in cutter.letters for name in names)
-        done = Extended(output, names, *used, letters, before, after, bool(counts.held_out))
+        letters = sum(piece.name in cutter.letters for piece in new)
+        done = Extended(output, [piece.name for piece in new], *used, letters, before, after, bool(counts.held_out))
         _write(ours, folder, done, checkpoint, text)
     return done
 

@@ -77,7 +77,7 @@ def extend(folder: Path, text: str) -> list[str]:
     for path in (KEPT / "checkpoint_last.pt", *(KEPT / "data").glob("*.*")):
         (copy / path.name).symlink_to(path)
     (folder / "in.txt").write_text("\n\n".join([text] * 40), encoding="utf-8")
-    return ["extend", str(copy), "--text", str(folder / "in.txt")]
+    return ["extend", str(copy), "--text", str(folder / "in.txt"), "--pieces", "1"]
 
 
 COMMANDS: list[Callable[[Path, str], list[str]]] = [corpus, sentences, squad, tagging, score, predict]
