@@ -90,6 +90,8 @@ def run(args: argparse.Namespace) -> None:
             args.input = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "stdin.txt"
             args.input.write_bytes(sys.stdin.buffer.read())
         predicted = predict_input(name, args)
+    for path, content in predicted.files.items():
+        write_json(path, content)
     if args.output is None:
         sys.stdout.write(predicted.text)
     else:

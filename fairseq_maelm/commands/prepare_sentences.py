@@ -5,7 +5,7 @@ import logging
 import sys
 
 from fairseq_maelm.checkpoints.locate import add_vocabulary
-from fairseq_maelm.finetuning.sentences.table_settings import SentenceSettings
+from fairseq_maelm.finetuning.sentences.kind import SentenceSettings
 from fairseq_maelm.options import add_allow_unknown, add_output, add_settings, settings_of
 
 logger = logging.getLogger(__name__)

@@ -29,8 +29,16 @@ class Kind(NamedTuple):
 
 
 def predict_input(name: str, args: argparse.Namespace) -> Any:
-    """Call ``predict_input`` in the kind's ``inference.py``, which is imported late because it imports torch."""
-    return importlib.import_module(f"{__package__}.{name}.inference").predict_input(args)
+    """Open the checkpoint, and return the ``Predicted`` of ``predict_input`` in the kind's ``inference.py``."""
+    # These import torch and fairseq.
+    from fairseq_maelm.models.hub import open_checkpoint
+    from fairseq_maelm.text.unknown import check_known
+
+    inference = importlib.import_module(f"{__package__}.{name}.inference")
+    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
+    predicted = inference.predict_input(hub, args)
+    check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
+    return predicted
 
 
 @cache

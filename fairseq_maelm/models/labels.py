@@ -4,18 +4,32 @@ A task says by its ``read_labels`` which kind its head has; training, prediction
 object for the rest.
 """
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.tasks import TASK_REGISTRY
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.files.atomic import CorpusError
+from fairseq_maelm.models.label_metrics import (
+    OF_CLASSES,
+    OF_NUMBERS,
+    OF_SETS,
+    metrics_of_classes,
+    metrics_of_numbers,
+    metrics_of_sets,
+)
 from fairseq_maelm.text.dictionary import class_names
 
 LABELS_FILE = "label/dict.txt"
@@ -25,6 +39,8 @@ LABELS_FILE = "label/dict.txt"
 _POSITIVE_LABELS = ("1", "entailment")
 # Number of labels to name in a message.
 _SHOWN = 20
+# fairseq stores class indices behind its special symbols.
+_SPECIAL, _EOS = Dictionary().nspecial, Dictionary().eos()
 
 
 class TextLabel(NamedTuple):
@@ -41,12 +57,97 @@ class TextLabel(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """Named outputs; each subclass is a kind of answer. Scores are a head's outputs <float>[n, outputs]."""
+    """Named outputs, one of which is right; each subclass is another kind of answer.
+
+    Scores are a head's outputs <float>[n, outputs]. Targets are the right answers, in the form in which ``found``
+    returns the predicted ones: here class indices <int64>[n].
+    """
 
     names: tuple[str, ...]
 
     # transformers' name of the kind, where it cannot be told from the number of labels.
     problem: ClassVar[str | None] = None
+    # Whether the loss is a likelihood, which is logged in bits.
+    is_likelihood: ClassVar[bool] = True
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, int]:
+        """The index of each name."""
+        return {name: number for number, name in enumerate(self.names)}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of a whole set that are logged, in percent."""
+        return ("accuracy",)
+
+    @property
+    def separator(self) -> str | None:
+        """The character between the labels of an example that may have several."""
+        return None
+
+    @property
+    def outputs(self) -> int:
+        """The number of the head's outputs."""
+        return len(self.names)
+
+    def loss(self, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the loss summed over its terms, in nats; ``weights`` [outputs] are those of the classes.
+
+        A target behind the last class stands for labels that training does not know, and has no loss.
+        """
+        return F.cross_entropy(scores, target, weights, ignore_index=self.outputs, reduction="sum")
+
+    def found(self, scores: Tensor) -> Tensor:
+        """Return the answers: class indices <int64>[n]."""
+        return scores.argmax(dim=-1)
+
+    def in_units(self, found: Tensor) -> Tensor:
+        """Return answers in the units of the data."""
+        return found
+
+    def correct(self, scores: Tensor, target: Tensor) -> Tensor | None:
+        """Return the number of right answers, for the accuracy in training; None if answers may be right in part."""
+        return (self.found(scores) == target).sum()
+
+    def negative_log_likelihood(self, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return how unlikely scores make the targets, in nats."""
+        return self.loss(scores, target, weights)
+
+    def with_positive(self, label: str) -> "Labels":
+        """Return the labels with another positive class of F1, which must be one of two classes."""
+        raise ValueError(f"--positive-label {label} must be one of two labels, but the data have {self.described}")
+
+    def balanced_weights(self, targets: NDArray[Any]) -> list[float]:
+        """Return weights of the classes by which all have the same sum over targets, whose mean weight is 1."""
+        raise ValueError(f"--class-weights balanced is for classes, but the data have {self.described}: omit it")
+
+    @property
+    def described(self) -> str:
+        """What the data have, for messages."""
+        return ", ".join(self.names)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a prepared folder's manifest says of the labels; ``from_json`` reads it."""
+        return {"labels": list(self.names), "scale": None}
+
+    def stored(self, label: str | Iterable[str]) -> list[int]:
+        """Return the symbols that a prepared folder stores for a row's label or labels, with fairseq's end symbol."""
+        given = (label,) if isinstance(label, str) else label
+        return [*(self.numbers[name] + _SPECIAL for name in given), _EOS]
+
+    def read(self, prefix: Path) -> NDArray[Any] | None:
+        """Return the targets of a prepared split, ``PREFIX.idx`` with its .bin; None if it has no labels."""
+        if not prefix.with_name(f"{prefix.name}.idx").is_file():
+            return None
+        read_index(str(prefix))
+        rows = [tokens.numpy() for tokens in MMapIndexedDataset(str(prefix))]
+        return self.targets([row[row != _EOS] - _SPECIAL for row in rows], f"{prefix}.idx")
+
+    def targets(self, rows: Sequence[NDArray[np.int64]], place: str) -> NDArray[Any]:
+        """Return the targets of rows of class indices; ``place`` is their file, for error messages."""
+        if any(len(row) != 1 for row in rows):
+            raise ValueError(f"{place} has rows with none or several labels, but here each row needs exactly one")
+        return np.array(rows, dtype=np.int64)[:, 0]
 
     def to_config(self) -> dict[str, Any]:
         """Return what the config.json of an exported folder says of the labels."""
@@ -58,7 +159,7 @@ class Labels:
 
     def accepts(self, label: str) -> bool:
         """Return whether a table's cell can be a label."""
-        return label in self.names
+        return label in self.numbers
 
     def check(self, label: str, place: str) -> None:
         """Raise a CorpusError if ``label``, in the row ``place``, is none of the labels."""
@@ -84,9 +185,24 @@ class Classes(Labels):
     positive: str | None = None
 
     @property
-    def positive_class(self) -> int | None:
-        """The index of the positive class."""
-        return None if self.positive is None else self.names.index(self.positive)
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of a whole set; F1 needs a positive class."""
+        return OF_CLASSES[: 2 if self.positive is None else 3]
+
+    def measure(self, right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
+        """Return ``metrics`` of targets and answers [n]."""
+        positive = None if self.positive is None else self.numbers[self.positive]
+        return metrics_of_classes(self.metrics, right, found, positive)
+
+    def with_positive(self, label: str) -> "Labels":
+        """Return the classes with another positive one."""
+        fits = len(self.names) == 2 and label in self.names
+        return replace(self, positive=label) if fits else super().with_positive(label)
+
+    def balanced_weights(self, targets: NDArray[np.int64]) -> list[float]:
+        """Return the weight of each class."""
+        counts = np.bincount(targets, minlength=self.outputs)
+        return [len(targets) / (len(counts) * max(1, count)) for count in counts.tolist()]
 
     @property
     def columns(self) -> list[str]:
@@ -96,11 +212,7 @@ class Classes(Labels):
     def target(self, label: Any, place: str) -> Any:
         """Return a row's label as in ``found``; raise a CorpusError for an unknown one."""
         self.check(label, place)
-        return self.names.index(label)
-
-    def found(self, scores: Tensor) -> Tensor:
-        """Return the answers: class indices <int64>[n]."""
-        return scores.argmax(dim=-1)
+        return self.numbers[label]
 
     def named(self, found: Iterable[Any]) -> list[Any]:
         """Return the names of answers."""
@@ -115,6 +227,10 @@ class Classes(Labels):
         likely, best = self.probabilities(scores).max(dim=-1)
         return [TextLabel(*each) for each in zip(self.named(best), likely.tolist(), strict=True)]
 
+    def submitted(self, scores: Tensor, scale: float | None) -> list[str]:
+        """Return the answers as GLUE's server reads them; ``scale`` is that of the data."""
+        return self.named(self.found(scores))
+
     def cells(self, scores: Tensor) -> list[list[str]]:
         """Return the answers for a table, a list of cells for each row."""
         rows = zip(self.answers(scores), self.probabilities(scores).tolist(), strict=True)
@@ -127,6 +243,31 @@ class Sets(Classes):
 
     separator: str = ";"
     problem = "multi_label_classification"
+    metrics = OF_SETS
+    described = "rows with any number of labels"
+    with_positive, balanced_weights = Labels.with_positive, Labels.balanced_weights
+
+    def to_json(self) -> dict[str, Any]:
+        """Add the separator."""
+        return {**super().to_json(), "label_separator": self.separator}
+
+    def loss(self, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the binary cross-entropy, summed over examples and labels."""
+        return F.binary_cross_entropy_with_logits(scores, target.float(), reduction="sum")
+
+    def correct(self, scores: Tensor, target: Tensor) -> None:
+        """Return None: a set may be right in part."""
+
+    def measure(self, right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
+        """Return ``metrics`` of sets [n, labels]."""
+        return metrics_of_sets(right, found)
+
+    def targets(self, rows: Sequence[NDArray[np.int64]], place: str) -> NDArray[np.bool_]:
+        """Return sets <bool>[rows, labels]."""
+        found = np.zeros((len(rows), self.outputs), dtype=np.bool_)
+        for number, row in enumerate(rows):
+            found[number, row] = True
+        return found
 
     @property
     def columns(self) -> list[str]:
@@ -170,30 +311,72 @@ class Sets(Classes):
 
 @dataclass(frozen=True)
 class Numbers(Labels):
-    """A number, which was divided by ``scale`` for training; None if that is unknown."""
+    """A number between ``bounds``, which was divided by ``scale`` for training; None if that is unknown."""
 
     names: tuple[str, ...] = ("LABEL_0",)
     scale: float | None = None
+    bounds: tuple[float, float] = (-math.inf, math.inf)
     problem = "regression"
-    positive_class = None
+    is_likelihood = False
+    metrics = OF_NUMBERS
     columns = ("value",)
-    known = "numbers"
+    described = "numbers"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the scale, without names."""
+        return {"labels": None, "scale": self.scale}
+
+    def loss(self, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the sum of squared errors."""
+        return F.mse_loss(scores.view(-1), target.float(), reduction="sum")
+
+    def correct(self, scores: Tensor, target: Tensor) -> None:
+        """Return None: numbers are near or far."""
+
+    def measure(self, right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
+        """Return ``metrics`` of numbers [n]."""
+        return metrics_of_numbers(self.metrics, right, found)
+
+    def negative_log_likelihood(self, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return how unlikely the errors are if they are normal, with the variance that makes them most likely."""
+        return len(target) / 2 * F.mse_loss(scores[:, 0], target).clamp_min(1e-12).log()
+
+    def read(self, prefix: Path) -> NDArray[np.float32] | None:
+        """Return the numbers in ``PREFIX.label``."""
+        file = prefix.with_name(f"{prefix.name}.label")
+        return np.loadtxt(file, dtype=np.float32, ndmin=1) if file.is_file() else None
 
     def accepts(self, label: str) -> bool:
-        """Return whether a cell is a finite number."""
+        """Return whether a cell is a finite number between the bounds."""
         try:
-            return math.isfinite(float(label))
+            number = float(label)
         except ValueError:
             return False
+        return math.isfinite(number) and self.bounds[0] <= number <= self.bounds[1]
+
+    @property
+    def known(self) -> str:
+        """What is accepted, for messages."""
+        limits = "" if math.isinf(self.bounds[1]) else " from {:g} to {:g}".format(*self.bounds)
+        return f"finite numbers{limits}"
 
     def target(self, label: Any, place: str) -> Any:
         """Return a row's number."""
         self.check(label, place)
         return float(label)
 
+    def submitted(self, scores: Tensor, scale: float) -> list[str]:
+        """Return numbers in [0, ``scale``]; fairseq's own task does not keep the scale."""
+        values = replace(self, scale=self.scale or scale).in_units(self.found(scores))
+        return [f"{value:.3f}" for value in values.clamp(0.0, scale).tolist()]
+
     def found(self, scores: Tensor) -> Tensor:
-        """Return the numbers <float>[n], in the units of the data."""
-        return scores[:, 0] * (self.scale or 1.0)
+        """Return the numbers <float>[n]."""
+        return scores[:, 0]
+
+    def in_units(self, found: Tensor) -> Tensor:
+        """Multiply numbers by the scale."""
+        return found * (self.scale or 1.0)
 
     def named(self, found: Iterable[Any]) -> list[Any]:
         """Return no names: numbers have none."""
@@ -201,11 +384,11 @@ class Numbers(Labels):
 
     def answers(self, scores: Tensor) -> list[Any]:
         """Return the numbers."""
-        return self.found(scores).tolist()
+        return self.in_units(self.found(scores)).tolist()
 
     def cells(self, scores: Tensor) -> list[list[str]]:
         """Return a cell with the number for each row."""
-        return [[f"{value:.6g}"] for value in self.found(scores).tolist()]
+        return [[f"{value:.6g}"] for value in self.answers(scores)]
 
 
 @dataclass(frozen=True)
@@ -215,6 +398,24 @@ class Spans(Labels):
     names: tuple[str, ...] = ("start", "end")
     version: str = "auto"  # of SQuAD's rules; by "1.1" there always is an answer, and "auto" is unknown
     null_threshold: float = 0.0
+    metrics = ()  # the official ones depend on the questions
+
+    def loss(self, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the mean of the cross-entropies of first and last token <int64>[B, 2] by scores <float>[B, S, 2].
+
+        Targets of -100 have no loss.
+        """
+        # [2 B, S]: the first and the last token are separate examples.
+        sides = scores.transpose(1, 2).flatten(0, 1)
+        return 0.5 * F.cross_entropy(sides, target.flatten(), reduction="sum")
+
+    def found(self, scores: Tensor) -> Tensor:
+        """Return the likeliest first and last tokens, which may be no answer together."""
+        return scores.argmax(dim=1)
+
+    def correct(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Return the number of windows with both tokens right."""
+        return (self.found(scores) == target).all(dim=1).sum()
 
     @property
     def threshold(self) -> float:
@@ -236,17 +437,24 @@ def default_positive(names: Sequence[str]) -> str | None:
     return next((label for label in _POSITIVE_LABELS if label in names and len(names) == 2), None)
 
 
-def sentence_labels(config: Any, folders: Sequence[Path]) -> Labels:
+def from_json(content: Mapping[str, Any], positive: str | None = None) -> Numbers | Classes:
+    """Return the labels of a prepared folder's manifest; ``positive`` is the positive class, if it is one of two."""
+    if content.get("labels") is None:
+        return Numbers(scale=content.get("scale"))
+    names, separator = tuple(content["labels"]), content.get("label_separator")
+    if separator is not None:
+        return Sets(names, separator=separator)
+    return Classes(names, positive if positive in names and len(names) == 2 else default_positive(names))
+
+
+def sentence_labels(config: Any, folders: Sequence[Path]) -> Numbers | Classes:
     """Return the labels of a task on sentences, such as fairseq's own; arguments are those of ``read_labels``."""
     cfg = config.task
     file = next((folder / LABELS_FILE for folder in folders if (folder / LABELS_FILE).is_file()), None)
-    if file is None or getattr(cfg, "regression_target", False):
-        return Numbers(scale=getattr(cfg, "scale", None))
-    names, separator = tuple(class_names(Dictionary.load(str(file)))), getattr(cfg, "label_separator", None)
-    if separator is not None:
-        return Sets(names, separator=separator)
-    wanted = getattr(getattr(config, "criterion", None), "positive_label", None)
-    return Classes(names, wanted if wanted in names and len(names) == 2 else default_positive(names))
+    is_number = file is None or getattr(cfg, "regression_target", False)
+    names = None if is_number else class_names(Dictionary.load(str(file)))
+    given = {name: getattr(cfg, name, None) for name in ("scale", "label_separator")}
+    return from_json({"labels": names, **given}, getattr(getattr(config, "criterion", None), "positive_label", None))
 
 
 def read_labels(config: Any, folders: Sequence[Path]) -> Labels | None:

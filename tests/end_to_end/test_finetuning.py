@@ -94,9 +94,9 @@ def test_classification(topics, pretrained, tmp_path):
     assert losses(validation, "valid", "accuracy") == [max(accuracies)]
 
     hub = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_best.pt", str(topics))
-    lines, labels = table(topics), hub.task.label_dictionary
+    lines, labels = table(topics), hub.task.labels.names
     logits = hub_logits(hub, lines)
-    predicted = [labels[labels.nspecial + int(row.argmax())] for row in logits]
+    predicted = [labels[int(row.argmax())] for row in logits]
     correct = sum(guess == line[-1] for guess, line in zip(predicted, lines))
     assert round(100 * correct / len(predicted), 1) == max(accuracies)
 

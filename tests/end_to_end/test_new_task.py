@@ -15,7 +15,7 @@ LOAD = """
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.checkpoints.reader import loadable_tasks
 assert "maelm_topics" in loadable_tasks()
-print(MaelmModel.from_pretrained("topics").task.labels)
+print(MaelmModel.from_pretrained("topics").labels.names)
 """
 
 
@@ -32,7 +32,8 @@ def test_the_template_is_a_task_of_all_commands(tmp_path: Path) -> None:
     commands = dedent(block[0]).replace("maelm finetune", "maelm finetune --gpus 0").replace("seq 30", "seq 8")
     environment = {"PYTHONPATH": str(tmp_path), "PATH": f"{programs()}:/usr/bin:/bin"}
     output = run(["bash", "-euc", commands], cwd=tmp_path, environment=environment)
-    assert output.splitlines()[-2:] == ["topics\ttext", "sport\ta goal"]
+    header, row = (line.split("\t") for line in output.splitlines()[-2:])
+    assert header == ["labels", "P(music)", "P(sport)", "text"] and (row[0], row[3]) == ("sport", "a goal")
     log = (tmp_path / "topics" / "training.log").read_text(encoding="utf-8")
-    assert re.findall(r'"valid_f1": "([\d.]+)"', log)[-1] == "100"
-    assert run(["python", "-c", LOAD], cwd=tmp_path, environment=environment).strip() == "['music', 'sport']"
+    assert re.findall(r'"valid_micro_f1": "([\d.]+)"', log)[-1] == "100"
+    assert run(["python", "-c", LOAD], cwd=tmp_path, environment=environment).strip() == "('music', 'sport')"

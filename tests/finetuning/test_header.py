@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from fairseq_maelm.finetuning.header import header_reason
+from fairseq_maelm.finetuning.tables import header_reason
 
 CLASSES = ["good"] * 3 + ["bad"] * 2
 

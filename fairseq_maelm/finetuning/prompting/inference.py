@@ -10,19 +10,16 @@ from torch import Tensor
 
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.finetuning.header import refuse_header
 from fairseq_maelm.finetuning.predicted import Predicted, predict_rows
-from fairseq_maelm.finetuning.prompting.prompter import Prompter
-from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
-from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input
+from fairseq_maelm.finetuning.prompting.prompts import Prompt, Prompter, find_prompt
+from fairseq_maelm.finetuning.prompting.task import LEFT_TO_RIGHT, label_scores, prompt_input
 from fairseq_maelm.finetuning.prompting.template import render, spell
-from fairseq_maelm.finetuning.tables import ColumnsWithId, read_table, table_rows
+from fairseq_maelm.finetuning.tables import ColumnsWithId, read_table, refuse_header, table_rows
 from fairseq_maelm.models.batched_inference import predict
-from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
+from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.cleaning import checked_examples
 from fairseq_maelm.text.tokenizer import ImportedTokenizer
-from fairseq_maelm.text.unknown import check_known
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +92,7 @@ def score(
     ``examples`` has the sentences of each example; ``progress`` is the title of a progress bar, or None for no bar.
     """
     if hub.model.decoder is not None and hub.model.decoder.autoregressive:
-        raise ValueError("this model's decoder reads from left to right and cannot fill masks")
+        raise ValueError(LEFT_TO_RIGHT)
     view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
     symbols = Symbols(hub.dictionary.pad(), hub.model.mask_index)
     sequences = [prompter.encode(example) for example in examples]
@@ -110,7 +107,7 @@ def score(
     return torch.stack(rows) if rows else torch.empty(0, len(prompter.pieces))
 
 
-def predict_input(args: argparse.Namespace) -> Predicted:
+def predict_input(hub: MaelmHubInterface, args: argparse.Namespace) -> Predicted:
     """Predict a label and its probability, or a value, for each row in a sentence table."""
     if args.input.is_dir():
         raise UsageError(f"{args.input} is a folder: a prompt needs a table of texts")
@@ -118,7 +115,6 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         prompt = None if args.prompt is None else find_prompt(args.prompt)
     except ValueError as error:
         raise UsageError(f"--prompt: {error}") from error
-    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     prompter = find_prompter(hub, prompt, several_pieces=args.several_pieces)
     prompt = prompter.prompt
     columns = settings_of(ColumnsWithId, args)
@@ -134,8 +130,6 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     logger.info("the first example: %s", spell(render(prompt.parts, examples[0].texts)))
 
     def run(texts: list[tuple[str, ...]]) -> Tensor:
-        scores = score(hub, prompter, texts, args.batch_size, progress="prompts")
-        check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
-        return scores if prompt.bounds is None else predictions(scores, prompt.bounds)[:, None]
+        return score(hub, prompter, texts, args.batch_size, progress="prompts")
 
-    return predict_rows(examples, run, prompt.answers, prompt.metrics)
+    return predict_rows(examples, run, prompt.answers)

@@ -1,17 +1,51 @@
-"""Prompts (templates with label words): those for GLUE (Gao et al., 2021) and user-defined ones."""
+"""Prompts (templates with label words): those for GLUE (Gao et al., 2021) and user-defined ones; their token ids."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+import torch.nn.functional as F
 import yaml
+from torch import Tensor
 
 from fairseq_maelm.files.atomic import parse_json
-from fairseq_maelm.finetuning.dataset_metrics import OF_CLASSES, OF_NUMBERS
-from fairseq_maelm.finetuning.prompting.template import Part, parse_template, sentences_of
+from fairseq_maelm.finetuning.prompting.template import Part, Segment, parse_template, render, sentences_of
+from fairseq_maelm.models.label_metrics import OF_CLASSES, OF_NUMBERS
 from fairseq_maelm.models.labels import Classes, Numbers
+from fairseq_maelm.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Words(Classes):
+    """Classes with a word each; scores are those of ``label_scores``."""
+
+    metrics: tuple[str, ...] = OF_CLASSES
+
+
+@dataclass(frozen=True)
+class Between(Numbers):
+    """Numbers between two bounds, with a word each; scores <float>[B, 2] are those of ``label_scores``."""
+
+    metrics: tuple[str, ...] = OF_NUMBERS
+    is_likelihood = True
+
+    def loss(self, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the divergence of the words' probabilities from a number's, summed over examples, in nats.
+
+        It is KL(q || p) of the words' probabilities p from q = (1 - t, t), t = (y - low) / (high - low), as in the
+        equation of Gao et al.; their code instead passes q to a loss that expects log q (their issue 45).
+        """
+        log_probabilities = F.log_softmax(scores, dim=-1)
+        upper = (target.to(log_probabilities) - self.bounds[0]) / (self.bounds[1] - self.bounds[0])
+        return F.kl_div(log_probabilities, torch.stack([1 - upper, upper], dim=1), reduction="sum")
+
+    def found(self, scores: Tensor) -> Tensor:
+        """Return low + (high - low) p(second word) <float>[B]."""
+        return self.bounds[0] + (self.bounds[1] - self.bounds[0]) * scores.softmax(dim=-1)[:, 1]
 
 
 @dataclass(frozen=True)
@@ -76,18 +110,11 @@ class Prompt:
         return list(self.label_words)
 
     @property
-    def answers(self) -> Classes | Numbers:
+    def answers(self) -> Words | Between:
         """What predictions stand for."""
-        return Classes(tuple(self.label_words), self.labels[1]) if self.bounds is None else Numbers()
-
-    def target(self, label: Any, place: str) -> float:
-        """Convert a label to its class index or, for regression, its number; ``place`` is for error messages."""
-        if label is None:
-            raise ValueError(f"{place} has no label")
-        number = float(self.answers.target(label, place))
-        if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
-            raise ValueError(f"{place}: the label {label} must be between {self.bounds[0]:g} and {self.bounds[1]:g}")
-        return number
+        if self.bounds is not None:
+            return Between(bounds=self.bounds, metrics=self.metrics)
+        return Words(tuple(self.label_words), self.labels[1], self.metrics)
 
     def to_json(self) -> str:
         """Return the prompt as a line of JSON that ``find_prompt`` can read."""
@@ -154,3 +181,74 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
 
 _TABLE = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
 BUILT_IN = {name: _prompt_of(fields, name) for name, fields in yaml.load(_TABLE, yaml.BaseLoader).items()}
+
+
+class Prompter:
+    """Turns examples into sequences of at most ``max_length`` tokens (default: the prompt's ``max_length``).
+
+    Attributes:
+        pieces: token ids of each label word.
+        mask_counts: the distinct lengths of label words in tokens, ascending; each example has one sequence per length.
+    """
+
+    def __init__(
+        self, prompt: Prompt, tokenizer: Tokenizer, several_pieces: bool = False, max_length: int | None = None
+    ) -> None:
+        self.prompt, self.tokenizer = prompt, tokenizer
+        self.pieces = self._label_words(several_pieces)
+        self.mask_counts = sorted({len(tokens) for tokens in self.pieces})
+        self.max_length = prompt.max_length if max_length is None else max_length
+        dictionary = tokenizer.dictionary
+        self._symbols = {"cls": dictionary.bos(), "sep": dictionary.eos(), "mask": dictionary.index("<mask>")}
+
+    def _label_words(self, several_pieces: bool) -> list[tuple[int, ...]]:
+        """Return the token ids of each label word, tokenized as if it followed a space."""
+        dictionary, words, found, several = self.tokenizer.dictionary, self.prompt.label_words, [], []
+        for label, word in words.items():
+            tokens = tuple(self.tokenizer.encode_part(word, starts_word=True))
+            if not tokens or dictionary.unk() in tokens:
+                raise ValueError(f"the label word {word!r} of {label!r} has characters that the vocabulary lacks")
+            if len(tokens) > 1:
+                several.append(f"{word!r} is split into {' '.join(dictionary[token] for token in tokens)}")
+            found.append(tokens)
+        if several and not several_pieces:
+            raise ValueError(
+                f"label words must be single pieces of the vocabulary: {', '.join(several)}. Choose other words, or "
+                "score them by the mean log-probability of their pieces (--several-pieces)"
+            )
+        if len(set(found)) < len(found):
+            listed = ", ".join(f"{label}: {word}" for label, word in words.items())
+            raise ValueError(f"two labels have the same word in this vocabulary: {listed}. Choose other words")
+        return found
+
+    def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        """Render and tokenize one example; return a sequence <int64>[n] for each number of masks in ``mask_counts``.
+
+        A label word of n pieces needs n masks. Until a sequence fits, its longest sentence (of equally long ones, the
+        last) loses its last token; the template, the masks and </s> are never cut. The code of Gao et al. instead cuts
+        the end of the sequence, and fails if this removes the mask.
+        """
+        return [self._sequence(render(self.prompt.parts, sentences, masks)) for masks in self.mask_counts]
+
+    def _sequence(self, segments: Sequence[Segment]) -> np.ndarray:
+        tokens = [self._tokens(segment) for segment in segments]
+        limit = self.prompt.first_sentence_limit
+        kept = {
+            place: len(tokens[place]) if limit is None or segment.number else min(limit, len(tokens[place]))
+            for place, segment in enumerate(segments)
+            if segment.kind == "sentence"
+        }
+        fixed = sum(len(part) for place, part in enumerate(tokens) if place not in kept)
+        if fixed >= self.max_length:
+            raise ValueError(
+                f"the template of {self.prompt.name} alone takes {fixed} tokens, which leaves no room for sentences: "
+                f"raise the maximum length, which is {self.max_length}"
+            )
+        while fixed + sum(kept.values()) > self.max_length:
+            kept[max(kept, key=lambda place: (kept[place], place))] -= 1
+        return np.concatenate([part[: kept.get(place, len(part))] for place, part in enumerate(tokens)])
+
+    def _tokens(self, segment: Segment) -> np.ndarray:
+        if segment.kind in self._symbols:
+            return np.array([self._symbols[segment.kind]])
+        return np.array(self.tokenizer.encode_part(segment.text, segment.starts_word), dtype=np.int64)

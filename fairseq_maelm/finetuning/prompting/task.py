@@ -2,13 +2,14 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
@@ -17,25 +18,29 @@ from omegaconf import II, MISSING
 from torch import Tensor
 from tqdm import tqdm
 
+from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.dataset import Symbols
-from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
+from fairseq_maelm.data.masking_variants import (
+    ENCODER_POSITIONS,
+    MASKED_INPUTS,
+    EncoderView,
+    encoder_input_of_masks,
+)
 from fairseq_maelm.fairseq_fixes.private import remember
-from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
-from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions
-from fairseq_maelm.finetuning.prompting.prompter import Prompter
-from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
-from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
+from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompter, find_prompt
 from fairseq_maelm.finetuning.tables import read_table
+from fairseq_maelm.finetuning.task import FineTuningCriterion, FineTuningTask, NoOptions
 from fairseq_maelm.models.checks import check_view
 from fairseq_maelm.options import option
-from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
+from fairseq_maelm.tasks.encoder_task import EncoderTaskConfig
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
 from fairseq_maelm.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+LEFT_TO_RIGHT = "this model's decoder reads from left to right and cannot fill masks"
 _AS_PRETRAINED = "as_pretrained"
 _COMPLETED = ("prompt", "masked_input", "encoder_mask_fraction", "encoder_positions", "finetune_from_model")
 
@@ -97,10 +102,56 @@ def complete_view(cfg: Any) -> EncoderView:
     return EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
 
 
+def prompt_input(
+    examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, view: EncoderView, width: int | None = None
+) -> dict[str, Any]:
+    """Collate prompts into the model's input.
+
+    An example has C sequences, one for each distinct number of pieces in label words. The batch has the first sequences
+    of all examples, then their second sequences, and so on.
+
+    Args:
+        examples: for each example, the C sequences <int64>[n] of ``Prompter.encode``.
+        symbols: ids of padding and <mask>.
+        view: what the encoder sees at masks.
+        width: the padded length, for few different shapes; None for that of the longest sequence.
+
+    Returns:
+        ``src_tokens``, ``src_lengths`` and ``layout`` of all sequences; predictions are made at masks only.
+    """
+    sequences = [example[variant] for variant in range(len(examples[0])) for example in examples]
+    lengths = np.array([len(sequence) for sequence in sequences])
+    tokens = pad_rows(sequences, lengths, symbols.pad, width)
+    planned = None if width is None else 0
+    return encoder_input_of_masks(tokens, lengths, tokens == symbols.mask, view, symbols.pad, planned)
+
+
+def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
+    """Return scores <float32>[B, K] of K labels for B examples.
+
+    The score of a word with n pieces is the mean log-probability of its pieces in the sequence with n masks. If all
+    words are single pieces, scores are logits instead: log-probabilities up to a constant per example.
+
+    Args:
+        logits: <float>[M, V] at the masks of ``prompt_input``'s batch, in order.
+        pieces: token ids of each of the K label words.
+    """
+    counts = sorted({len(word) for word in pieces})
+    examples = len(logits) // sum(counts)
+    if counts == [1]:
+        return torch.stack([logits[:, piece] for (piece,) in pieces], dim=1).float()
+    blocks = dict(zip(counts, logits.split([examples * count for count in counts])))
+    log_probabilities = {
+        count: F.log_softmax(block.float(), dim=-1).view(examples, count, -1) for count, block in blocks.items()
+    }
+    each = [[log_probabilities[len(word)][:, at, piece] for at, piece in enumerate(word)] for word in pieces]
+    return torch.stack([torch.stack(of_word).mean(dim=0) for of_word in each], dim=1)
+
+
 class PromptDataset(BatchDataset):
     """A split in memory. All sequences of an example count towards ``--max-tokens``.
 
-    ``examples`` are outputs of ``Prompter.encode``, and ``targets`` <float32>[examples] are class indices or numbers.
+    ``examples`` are outputs of ``Prompter.encode``, and ``targets`` class indices <int64> or numbers <float32>.
     Without a ``seed``, as in validation, examples are ordered by length.
     """
 
@@ -119,9 +170,10 @@ class PromptDataset(BatchDataset):
         sizes, counts = (np.array([of(map(len, each)) for each in examples], dtype=np.int64) for of in (max, sum))
         super().__init__(sizes, "shortest" if seed is None else "buckets", seed or 0, counts)
         self.examples, self.targets, self.symbols, self.view = examples, targets, symbols, view
+        self.described, self.warnings = f"{len(examples):,} examples", ()
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
-        """Make a batch with ``ntokens``, ``target`` <float32>[B], and ``net_input`` from ``prompt_input``."""
+        """Make a batch with ``ntokens``, ``target`` [B], and ``net_input`` from ``prompt_input``."""
         width = self.width(indices) if self.few_shapes else None
         net_input = prompt_input([self.examples[index] for index in indices], self.symbols, self.view, width)
         return {
@@ -132,7 +184,7 @@ class PromptDataset(BatchDataset):
 
 
 @register_task("maelm_prompt", dataclass=PromptTaskConfig)
-class PromptTask(EncoderTask):
+class PromptTask(FineTuningTask):
     """Classification or regression by label words at a mask, with the checkpoint's decoder and LM head."""
 
     name = "maelm_prompt"
@@ -140,7 +192,8 @@ class PromptTask(EncoderTask):
     predicts_masked_tokens = True
 
     def __init__(self, cfg: Any, dictionary: Dictionary, prompter: Prompter, view: EncoderView) -> None:
-        super().__init__(cfg, dictionary, prompter.max_length)
+        super().__init__(cfg, dictionary, prompter.prompt.answers)
+        self.longest = prompter.max_length
         self.prompter = prompter
         self.encoder_view = view
 
@@ -169,52 +222,41 @@ class PromptTask(EncoderTask):
         remember(cfg, **{name: getattr(cfg, name) for name in _COMPLETED})
         return cls(cfg, dictionary, prompter, view)
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and check that it can fill masks."""
-        model = super().build_model(cfg, from_checkpoint)
+    def add_head(self, model: Any) -> None:
+        """Check that the model's decoder and LM head, which are the head here, can fill masks."""
         decoder = getattr(model, "decoder", None)
         check_view(decoder, self.encoder_view)
         if decoder is not None and decoder.autoregressive:
-            raise ValueError("this model's decoder reads from left to right and cannot fill masks")
-        return model
+            raise ValueError(LEFT_TO_RIGHT)
 
-    def open_split(self, split: str, training: bool, *unused: Any) -> PromptDataset:
+    def open_examples(self, split: str, training: bool) -> PromptDataset:
         """Read and tokenize a split's table."""
         if self.cfg.examples is None:
             raise ValueError(f"--examples FOLDER is required: the folder with {split}.tsv")
         path, prompt = Path(self.cfg.examples) / f"{split}.tsv", self.prompter.prompt
         rows = list(read_table(path, texts=prompt.sentences, complete=any))
-        targets = [prompt.target(row.label, row.place) for row in rows]
+        if unlabeled := [row.place for row in rows if row.label is None]:
+            raise ValueError(f"{unlabeled[0]} has no label")
+        targets = np.array([self.labels.target(row.label, row.place) for row in rows])
         progress = tqdm(rows, desc=split, unit=" examples", mininterval=1, disable=len(rows) < 1000)
-        logger.info("%s: %s examples", split, f"{len(rows):,}")
         return PromptDataset(
             [self.prompter.encode(row.texts) for row in progress],
-            np.array(targets, dtype=np.float32),
+            targets if prompt.bounds is None else targets.astype(np.float32),
             Symbols(self.dictionary.pad(), self.dictionary.index(MASK)),
             self.encoder_view,
             self.cfg.seed if training else None,
         )
 
-    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """Log the criterion's metrics and, in validation, the prompt's metrics of the whole set."""
-        super().reduce_metrics(logging_outputs, criterion)
-        log_predictions(logging_outputs, self.prompter.prompt.metrics)
+    def scores(self, model: Any, sample: Mapping[str, Any]) -> Tensor:
+        """Return the ``label_scores`` of a batch."""
+        return label_scores(model(**sample["net_input"])[0], self.prompter.pieces)
 
 
 @register_criterion("maelm_prompt", dataclass=NoOptions)
 class PromptCriterion(FineTuningCriterion):
-    """Cross-entropy over the label words, or a divergence for regression; see ``prompt_loss``.
+    """Cross-entropy over the label words, or a divergence for regression.
 
-    It logs ``loss`` in bits per example. In validation, logging outputs also contain the labels and predictions of
-    examples, from which the task computes the prompt's metrics.
+    It logs ``loss`` in bits per example; the task logs the prompt's metrics of the whole validation set.
     """
 
-    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """Return the loss in nats, summed over B examples; B as the sample size; and the values to log."""
-        prompter = self.task.prompter
-        logits, _ = model(**sample["net_input"])
-        scores = label_scores(logits, prompter.pieces)
-        loss = prompt_loss(scores, sample["target"], prompter.prompt.bounds)
-        predicted = predictions(scores, prompter.prompt.bounds)
-        rows: dict[str, Any] = {} if model.training else example_rows(sample, sample["target"], predicted)
-        return self.result(sample, loss, sample["nsentences"], **rows)
+    accuracy = ""

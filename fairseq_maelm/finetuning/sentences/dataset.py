@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fairseq_maelm.batch import whole_sequences
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.token_files import check_tokens, read_index
+from fairseq_maelm.models.labels import Labels
 from fairseq_maelm.text.dictionary import MASK
 from fairseq_maelm.text.truncation import join_sentences
 
@@ -25,33 +26,15 @@ def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
 
 
 class SentencesDataset(BatchDataset):
-    """A split from a prepared sentence folder.
-
-    Args:
-        folder: a folder with the layout of ``fairseq_maelm.finetuning.sentences.prepare``.
-        split: name of the split.
-        dictionary: the dictionary of the texts.
-        labels: the dictionary of the labels; None for numbers.
-        limit: maximum number of tokens, special tokens included; the longer sentence of a pair is cut first.
-        seed: random seed of the example order.
-        training: whether the order changes in every epoch.
-        multi_label: whether an example has a set of labels.
+    """A split of a folder of ``maelm prepare sentences``; longer examples are truncated to ``limit`` tokens.
 
     Attributes:
-        cut: number of examples that are cut.
-        targets: what ``load_targets`` returns.
+        cut: number of examples that are truncated, the longer sentence of a pair first.
+        targets: the right answers, as ``Labels`` has them; None for a split without labels.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        split: str,
-        dictionary: Dictionary,
-        labels: Dictionary | None,
-        limit: int,
-        seed: int,
-        training: bool,
-        multi_label: bool = False,
+        self, folder: Path, split: str, dictionary: Dictionary, labels: Labels, limit: int, seed: int, training: bool
     ) -> None:
         names = [name for name in ("input0", "input1") if (folder / name / f"{split}.idx").is_file()]
         if not names:
@@ -63,16 +46,19 @@ class SentencesDataset(BatchDataset):
             check_tokens(str(folder / name / split), dictionary.index(MASK))
         super().__init__(np.minimum(lengths, limit), "buckets", seed, fixed_epoch=None if training else 0)
         self.cut = int((lengths > limit).sum())
-        self.dictionary, self.limit = dictionary, limit
+        self.described = f"{len(lengths):,} examples of up to {self.sizes.max(initial=0)} tokens"
+        said = f"{self.cut:,} examples are longer than {limit} tokens and are truncated"
+        self.warnings = [said] if self.cut else []
+        self.dictionary, self.limit, self.labels = dictionary, limit, labels
         self._sentences = [MMapIndexedDataset(str(folder / name / split)) for name in names]
-        self.targets = load_targets(folder / "label" / split, labels, multi_label)
+        self.targets: Any = labels.read(folder / "label" / split)
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of examples <int64>[B].
 
         Returns:
             ``whole_sequences``, each ``<s> a </s>`` or ``<s> a </s> </s> b </s>``; and, if the split has labels,
-            ``target``: class indices <int64>[B], sets <bool>[B, classes] or numbers <float32>[B].
+            ``target``: class indices <int64>[B], sets <bool>[B, labels] or numbers <float32>[B].
         """
         lengths = self.sizes[indices].astype(np.int64)
         sequences = [self._tokens(int(index)) for index in indices]
@@ -84,26 +70,3 @@ class SentencesDataset(BatchDataset):
     def _tokens(self, index: int) -> np.ndarray:
         sentences = [column[index].numpy() for column in self._sentences]
         return join_sentences(sentences, self.dictionary.bos(), self.limit)
-
-
-def load_targets(prefix: Path, labels: Dictionary | None, multi_label: bool = False) -> np.ndarray | None:
-    """Return class indices <int64>[examples], numbers <float32>[examples] or sets <bool>[examples, classes].
-
-    The targets are sets if ``multi_label``, and None for a split without labels.
-    """
-    if labels is None:
-        numbers = prefix.with_name(f"{prefix.name}.label")
-        return np.loadtxt(numbers, dtype=np.float32, ndmin=1) if numbers.is_file() else None
-    if not prefix.with_name(f"{prefix.name}.idx").is_file():
-        return None
-    read_index(str(prefix))
-    if multi_label:
-        rows = MMapIndexedDataset(str(prefix))
-        found = np.zeros((len(rows), len(labels) - labels.nspecial), dtype=np.bool_)
-        for place, classes in enumerate(rows):
-            found[place, classes[:-1].numpy() - labels.nspecial] = True
-        return found
-    stored = [tokens[tokens != labels.eos()].tolist() for tokens in MMapIndexedDataset(str(prefix))]
-    if any(len(row) != 1 for row in stored):
-        raise ValueError(f"{prefix}.idx has rows with none or several labels, but here each row needs exactly one")
-    return np.array(stored, dtype=np.int64)[:, 0] - labels.nspecial

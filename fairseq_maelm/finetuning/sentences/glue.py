@@ -12,7 +12,7 @@ import yaml
 
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import numbered_lines
-from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
+from fairseq_maelm.finetuning.sentences.kind import SHORTEST
 from fairseq_maelm.finetuning.tables import ColumnsWithId, Example, Row, read_table, table_rows
 from fairseq_maelm.options import by_name, existing_path, option
 from fairseq_maelm.text.vocabulary import TextEncoder
@@ -125,21 +125,22 @@ def prepare_task(
 ) -> dict[str, Any]:
     """Prepare one task and return its manifest; reuse a folder that was made from the same files."""
     # These take seconds to import.
-    from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_task
+    from fairseq_maelm.finetuning.sentences.prepare import write_task
     from fairseq_maelm.finetuning.task_folder import prepare_task_folder
+    from fairseq_maelm.models.labels import Classes, Numbers
 
     tables, definition = _chosen_tables(task, settings), TASKS[task]
 
     def write(folder: Path, encoder: TextEncoder) -> dict[str, Any]:
-        labels = None if definition.labels is None else label_dictionary(definition.labels)
+        # Scores are stored in [0, 1], as for fairseq's RoBERTa.
+        scores = Numbers(scale=HIGHEST_SCORE, bounds=(0.0, HIGHEST_SCORE))
+        labels = scores if definition.labels is None else Classes(tuple(definition.labels))
         quirks = {split: Quirks() for split in tables}
         sources = {
             split: (path, read_glue(path, table, definition, quirks[split])) for split, (path, table) in tables.items()
         }
         texts = 1 if tables["train"][1].columns.text_pair is None else 2
-        # Scores are stored in [0, 1], as for fairseq's RoBERTa.
-        scale = None if labels is not None else HIGHEST_SCORE
-        facts = write_task(folder, encoder, sources, labels, texts, settings.max_length, scale)
+        facts = write_task(folder, encoder, sources, labels, texts, settings.max_length)
         for split, own in facts["splits"].items():
             path, table = tables[split]
             _check_count(own["examples"] - len(quirks[split].rejoined), path, table)

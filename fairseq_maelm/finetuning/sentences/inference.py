@@ -14,31 +14,25 @@ from torch import Tensor
 
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.finetuning.dataset_metrics import metric_names
-from fairseq_maelm.finetuning.header import refuse_header
 from fairseq_maelm.finetuning.predicted import Predicted, measured, predict_rows, table_text
 from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
 from fairseq_maelm.finetuning.sentences.task import HEAD
-from fairseq_maelm.finetuning.tables import ColumnsWithId, Example, labels_in, read_table, table_rows
+from fairseq_maelm.finetuning.tables import ColumnsWithId, Example, labels_in, read_table, refuse_header, table_rows
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import score_texts
-from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
-from fairseq_maelm.models.labels import LABELS_FILE, Classes, Numbers, Sets
+from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.models.labels import LABELS_FILE, Labels
 from fairseq_maelm.options import UsageError, settings_of
 from fairseq_maelm.text.dictionary import class_names
-from fairseq_maelm.text.unknown import check_known
 
 
-def predict_input(args: argparse.Namespace) -> Predicted:
+def predict_input(hub: MaelmHubInterface, args: argparse.Namespace) -> Predicted:
     """Predict label probabilities, or a number, for each row in a table or a prepared split.
 
     Predictions for a split prepared by ``maelm prepare glue`` have the format of GLUE submissions.
     """
-    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     labels: Any = hub.labels
-    _check_head(args, hub, len(labels.names))
-    check_labels(args, labels)
-    metrics = metric_names(isinstance(labels, Numbers), labels.positive_class, isinstance(labels, Sets))
+    _check_head(args, hub, labels)
     if args.input.is_dir():
         for field in dataclasses.fields(ColumnsWithId):
             if getattr(args, field.name) is not None:
@@ -48,36 +42,30 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         hub.task.cfg.data = str(args.input)
         _refuse_texts(args, hub, 1 + (args.input / "input1").is_dir())
         scores, targets = score_split(hub, args.split, args.batch_size)
-        return measured(_text_of_split(args, scores, labels), scores, targets, labels, metrics)
-
-    def run(texts: list[tuple[str, ...]]) -> Tensor:
-        scores = score_texts(hub, texts, HEAD, args.batch_size, progress="rows")
-        check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
-        return scores
-
+        return measured(_text_of_split(args, scores, labels), scores, targets, labels)
     examples = read_rows(args, labels)
     _refuse_texts(args, hub, len(examples[0].texts))
-    return predict_rows(examples, run, labels, metrics)
+    return predict_rows(examples, lambda texts: score_texts(hub, texts, HEAD, args.batch_size, "rows"), labels)
 
 
-def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int) -> None:
+def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, labels: Labels) -> None:
     heads: Any = hub.model.classification_heads
     if HEAD not in heads:
         raise ValueError(f"{args.checkpoint} has no head {HEAD!r}: fine-tune it on the task first")
     outputs = heads[HEAD].out_proj.out_features
-    if outputs != expected:
+    if outputs != labels.outputs:
         raise ValueError(
             f"{args.checkpoint} was fine-tuned on another task: its head has {outputs} outputs, but the labels in "
-            f"{args.vocabulary} need {expected}"
+            f"{args.vocabulary} need {labels.outputs}"
         )
+    check_labels(args, labels)
 
 
-def check_labels(args: argparse.Namespace, labels: Classes | Numbers) -> None:
+def check_labels(args: argparse.Namespace, labels: Labels) -> None:
     """Raise an error if the checkpoint's folder has other labels, which the outputs of its head stand for."""
     own = args.checkpoint.parent / LABELS_FILE
-    if isinstance(labels, Numbers) or not own.is_file():
-        return
-    different = [pair for pair in zip(class_names(Dictionary.load(str(own))), labels.names) if pair[0] != pair[1]]
+    trained_on = class_names(Dictionary.load(str(own))) if own.is_file() and labels.outputs > 1 else []
+    different = [pair for pair in zip(trained_on, labels.names) if pair[0] != pair[1]]
     for trained, other in different[:1]:
         raise ValueError(
             f"{args.checkpoint} was fine-tuned on other labels ({trained!r}) than those in {args.vocabulary} "
@@ -98,19 +86,13 @@ def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) 
     raise UsageError(f"{args.checkpoint} was fine-tuned on {known}, but {args.input} has {read}: {remedy}")
 
 
-def _text_of_split(args: argparse.Namespace, scores: Tensor, labels: Classes | Numbers) -> str:
+def _text_of_split(args: argparse.Namespace, scores: Tensor, labels: Any) -> str:
     manifest = args.input / MANIFEST_FILE
     glue = read_json(manifest) if manifest.is_file() else {}
     if glue.get("kind") != "glue":
         return table_text([labels.columns, *labels.cells(scores)])
     ids = (args.input / INDEX_FOLDER / f"{args.split}.txt").read_text(encoding="ascii").split()
-    if isinstance(labels, Numbers):
-        # fairseq's own task does not keep the scale.
-        values = Numbers(scale=labels.scale or glue["scale"]).found(scores)
-        predictions = [f"{value:.3f}" for value in values.clamp(0.0, glue["scale"]).tolist()]
-    else:
-        predictions = labels.named(labels.found(scores))
-    return table_text([("index", "prediction"), *zip(ids, predictions, strict=True)])
+    return table_text([("index", "prediction"), *zip(ids, labels.submitted(scores, glue["scale"]), strict=True)])
 
 
 def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Tensor, NDArray[Any] | None]:
@@ -149,10 +131,9 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     return torch.stack(outputs), None if targets[0] is None else np.array(targets)
 
 
-def read_rows(args: argparse.Namespace, labels: Classes | Numbers) -> list[Example]:
+def read_rows(args: argparse.Namespace, labels: Labels) -> list[Example]:
     """Read a table's rows; without --text, the last column is read as labels if all its cells are valid labels."""
-    separator = labels.separator if isinstance(labels, Sets) else None
-    columns = settings_of(ColumnsWithId, args)
+    separator, columns = labels.separator, settings_of(ColumnsWithId, args)
     if columns.text is not None:
         return list(read_table(args.input, columns, 1, complete=bool, label_separator=separator))
     rows = list(table_rows(args.input, columns.delimiter))

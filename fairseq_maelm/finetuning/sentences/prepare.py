@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,11 +28,11 @@ from tqdm import tqdm
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import log_invalid
 from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
-from fairseq_maelm.finetuning.header import header_reason
-from fairseq_maelm.finetuning.sentences.table_settings import SentenceSettings
-from fairseq_maelm.finetuning.tables import Example, read_table
+from fairseq_maelm.finetuning.sentences.kind import SentenceSettings
+from fairseq_maelm.finetuning.tables import Example, header_reason, read_table
 from fairseq_maelm.finetuning.task_folder import IGNORED, WHY_IGNORED, prepare_task_folder
-from fairseq_maelm.text.dictionary import FILLER, MASK, class_names
+from fairseq_maelm.models.labels import LABELS_FILE, Classes, Numbers, Sets
+from fairseq_maelm.text.dictionary import FILLER, MASK
 from fairseq_maelm.text.truncation import truncate
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, TextEncoder
 
@@ -42,8 +41,6 @@ logger = logging.getLogger(__name__)
 INDEX_FOLDER = "index"
 _NO_LABEL = (None, "-1", ("-1",))
 
-# Maximum number of labels to name in a message.
-_SHOWN = 20
 # Number of examples that are encoded at once.
 _CHUNK = 10_000
 
@@ -75,11 +72,10 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
         if len(values) == 1 < len(train) and (part == "texts" or settings.regression or separator is not None):
             raise CorpusError(f"the {part} of all {len(train)} rows of {settings.train} are equal: nothing to learn")
     texts = len(train[0].texts)
-    labels = None if settings.regression else _labels_of(settings, train, separator)
-    if labels is None:
-        train = _kept(settings, "train", train, texts, labels, skipped)
+    labels = Numbers() if settings.regression else _labels_of(settings, train, separator)
+    train = _kept(settings, "train", train, texts, labels, skipped)
     tables = {
-        split: (path, _read_split(settings, split, texts, labels, skipped, separator))
+        split: (path, _read_split(settings, split, texts, labels, skipped))
         for split, path in settings.tables.items()
         if split != "train"
     }
@@ -101,9 +97,7 @@ def _write(settings: SentenceSettings, folder: Path, encoder: TextEncoder) -> di
         facts["splits"]["valid"]["held_out_of"] = "train"
     if settings.skip_invalid:
         facts["invalid_rows"] = len(invalid)
-    if separator is not None:
-        facts["label_separator"] = separator
-    return facts
+    return {**facts, **labels.to_json()}
 
 
 def _read_train(settings: SentenceSettings, invalid: list[str] | None) -> tuple[list[Example], str | None]:
@@ -126,16 +120,15 @@ def _read_split(
     settings: SentenceSettings,
     split: str,
     texts: int,
-    labels: Dictionary | None,
+    labels: Classes | Numbers,
     invalid: list[str] | None,
-    separator: str | None,
 ) -> list[Example]:
     """Read the rows of the validation or test table; in a test table, labels that are empty or -1 are none."""
     is_test = split == "test"
-    path = settings.tables[split]
+    path, separator = settings.tables[split], labels.separator
     rows = list(read_table(path, settings, texts, label_optional=is_test, invalid=invalid, label_separator=separator))
-    # -1 may be a number to predict, unless it is every row's.
-    if is_test and (("-1" not in labels) if labels is not None else all(each.label in _NO_LABEL for each in rows)):
+    # -1 may be a label or a number to predict, unless it is every row's.
+    if is_test and (not labels.accepts("-1") or all(each.label in _NO_LABEL for each in rows)):
         rows = [each._replace(label=None) if each.label in _NO_LABEL else each for each in rows]
     # An empty set of labels may be the right one, unless it is every row's.
     if all(each.label is None for each in rows) or (is_test and not any(map(names_of, rows))):
@@ -148,7 +141,7 @@ def _kept(
     split: str,
     rows: list[Example],
     texts: int,
-    labels: Dictionary | None,
+    labels: Classes | Numbers,
     invalid: list[str] | None,
 ) -> list[Example]:
     """Return the rows whose labels can be stored; add messages about the others to ``invalid``."""
@@ -157,7 +150,7 @@ def _kept(
         try:
             if each.label is None:
                 raise CorpusError(f"{each.place} has no label, but other rows of {path} have one")
-            _stored_label(each, split, texts, labels, None, settings.train)
+            _checked(each, split, texts, labels)
             kept.append(each)
         except CorpusError as error:
             if invalid is None:
@@ -172,42 +165,32 @@ def write_task(
     folder: Path,
     encoder: TextEncoder,
     sources: Mapping[str, tuple[Path, Iterable[Example]]],
-    labels: Dictionary | None,
+    labels: Classes | Numbers,
     texts: int,
     max_length: int | None,
-    scale: float | None = None,
 ) -> dict[str, Any]:
     """Encode and store all splits, and return facts for the manifest.
 
-    Args:
-        folder: the new folder.
-        encoder: the tokenizer.
-        sources: split -> (path for error messages, examples).
-        labels: the classes; None for numbers.
-        texts: number of texts of an example, 1 or 2.
-        max_length: maximum number of tokens in an example; None to truncate nothing.
-        scale: divisor of labels, which must be numbers in [0, ``scale``]; None to store any finite numbers unchanged.
+    ``sources`` maps splits to files and their examples, of ``texts`` texts (1 or 2) each.
     """
     splits = {}
     for split, (_, found) in sources.items():
-        examples = [
-            each._replace(label=_stored_label(each, split, texts, labels, scale, sources["train"][0])) for each in found
-        ]
+        examples = [_checked(each, split, texts, labels) for each in found]
         splits[split] = _write_split(folder, split, examples, labels, encoder, max_length)
     if texts == 2:
         (folder / "input1" / DICTIONARY_FILE).write_bytes(encoder.files[0].read_bytes())
-    names = None
-    if labels is not None:
-        labels.save(str(folder / "label" / DICTIONARY_FILE))
-        names = labels.symbols[labels.nspecial :]
-    return {"labels": names, "scale": scale, "texts": texts, "splits": splits}
+    if not isinstance(labels, Numbers):
+        label_dictionary(labels.names).save(str(folder / LABELS_FILE))
+    # The manifest's order; it has the labels' separator at the end.
+    first = {name: labels.to_json()[name] for name in ("labels", "scale")}
+    return {**first, "texts": texts, "splits": splits}
 
 
 def _write_split(
     folder: Path,
     split: str,
     examples: Sequence[Example],
-    labels: Dictionary | None,
+    labels: Classes | Numbers,
     encoder: TextEncoder,
     max_length: int | None,
 ) -> dict[str, Any]:
@@ -229,7 +212,7 @@ def _write_split(
     if ids := [example.id for example in examples if example.id is not None]:
         (folder / INDEX_FOLDER).mkdir(exist_ok=True)
         (folder / INDEX_FOLDER / f"{split}.txt").write_text("".join(f"{each}\n" for each in ids), encoding="ascii")
-    counts = Counter(name for example in examples if labels is not None for name in names_of(example))
+    counts = Counter(name for example in examples for name in names_of(example) if name in labels.numbers)
     return {
         "examples": len(examples),
         **({"labels": dict(sorted(counts.items()))} if counts else {}),
@@ -242,31 +225,25 @@ def write_split(
     split: str,
     rows: Iterable[tuple[Sequence[NDArray[np.unsignedinteger]], str | tuple[str, ...] | None]],
     dictionary_size: int,
-    labels: Dictionary | None,
+    labels: Classes | Numbers,
 ) -> None:
     """Store the examples of a split.
 
-    Args:
-        folder: the task's folder.
-        split: "train", "valid" or "test", possibly followed by a number.
-        rows: for each example, one or two texts <uint16 or uint32>[tokens] with </s> at the end; and the label as a
-            string (a class or a number), the tuple of its classes, or None in a split without labels.
-        dictionary_size: number of symbols without <mask>; determines the integer type of stored tokens.
-        labels: the classes; None for numbers.
+    ``rows`` has one or two texts <uint16 or uint32>[tokens] of each example, with </s> at the end, and its label in the
+    form of ``Example``. ``dictionary_size``, the number of symbols without <mask>, determines how tokens are stored.
     """
     builders: dict[str, Any] = {}
     numbers: list[str] = []
     for texts, label in rows:
         items = {f"input{number}": torch.from_numpy(tokens.astype("int64")) for number, tokens in enumerate(texts)}
-        if label is not None and labels is not None:
-            classes = (label,) if isinstance(label, str) else label
-            items["label"] = torch.tensor([*map(labels.index, classes), labels.eos()])
+        if label is not None and isinstance(labels, Numbers):
+            numbers.append(repr(float(str(label)) / (labels.scale or 1.0)))
         elif label is not None:
-            numbers.append(str(label))
+            items["label"] = torch.tensor(labels.stored(label))
         for name, item in items.items():
             if name not in builders:
                 (folder / name).mkdir(exist_ok=True)
-                symbols = len(labels) if name == "label" and labels is not None else dictionary_size
+                symbols = dictionary_size if name != "label" else len(Dictionary()) + labels.outputs
                 builders[name] = make_builder(str(folder / name / f"{split}.bin"), impl="mmap", vocab_size=symbols)
             builders[name].add_item(item)
     for name, builder in builders.items():
@@ -297,7 +274,7 @@ def names_of(example: Example) -> tuple[str, ...]:
     return label if isinstance(label, tuple) else () if label is None else (label,)
 
 
-def _labels_of(settings: Any, rows: Sequence[Example], separator: str | None) -> Dictionary:
+def _labels_of(settings: SentenceSettings, rows: Sequence[Example], separator: str | None) -> Classes:
     counts, first = Counter(name for each in rows for name in names_of(each)), rows[0]
     if len(counts) < 2:
         raise CorpusError(f"{settings.train} has {len(counts)} different labels: classification needs at least two")
@@ -311,7 +288,9 @@ def _labels_of(settings: Any, rows: Sequence[Example], separator: str | None) ->
             f"{first.place} looks like a header: {reason}. Name the columns with --text and --label, remove the line, "
             "or move it down if it is an example"
         )
-    return label_dictionary(sorted(counts))
+    names = tuple(sorted(counts))
+    label_dictionary(names)
+    return Classes(names) if separator is None else Sets(names, separator=separator)
 
 
 def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
@@ -331,31 +310,14 @@ def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
     return drawn
 
 
-def _stored_label(
-    example: Example, split: str, texts: int, labels: Dictionary | None, scale: float | None, train: Path
-) -> str | tuple[str, ...] | None:
-    """Check an example and return the label to store."""
+def _checked(example: Example, split: str, texts: int, labels: Classes | Numbers) -> Example:
+    """Return an example that can be stored, or raise a CorpusError."""
     place, label = example.place, example.label
     if len(example.texts) != texts:
         found = "1 text" if len(example.texts) == 1 else f"{len(example.texts)} texts"
         raise CorpusError(f"{place} has {found}, but the training table has {texts}")
-    if label is None:
-        if not split.startswith("test"):
-            raise CorpusError(f"{place} has no label: only --test may lack labels")
-        return None
-    if labels is not None:
-        if unknown := [name for name in names_of(example) if name not in labels]:
-            known = ", ".join(map(repr, class_names(labels)[:_SHOWN]))
-            raise CorpusError(
-                f"{place} has the label {unknown[0]!r}, but the training labels are {known}: correct this label, "
-                f"remove the row, or add examples with this label to {train}"
-            )
-        return label
-    try:
-        number = float(str(label))
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) if scale is None else 0.0 <= number <= scale):
-        wanted = "a finite number" if scale is None else f"a number from 0 to {scale:g}"
-        raise CorpusError(f"{place} has the label {label!r}, which is not {wanted}")
-    return repr(number if scale is None else number / scale)
+    for name in names_of(example):
+        labels.check(name, place)
+    if label is None and not split.startswith("test"):
+        raise CorpusError(f"{place} has no label: only --test may lack labels")
+    return example

@@ -4,7 +4,6 @@ A sequence is ``<s> question </s> </s> window </s>``. Windows of a context begin
 first window that reaches the end of the context.
 """
 
-import logging
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +14,7 @@ from numpy.typing import NDArray
 from fairseq_maelm.batch import pad_rows, whole_sequences
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.windows import cut_windows, most_context
-from fairseq_maelm.finetuning.squad.prepared import NOT_LOCATED, PreparedSplit
-
-logger = logging.getLogger(__name__)
+from fairseq_maelm.finetuning.squad.prepare import NOT_LOCATED, PreparedSplit
 
 # <s> and </s> around the question, and </s> before and after the window.
 SPECIAL_TOKENS = 4
@@ -71,26 +68,25 @@ class SquadDataset(BatchDataset):
         sizes = SPECIAL_TOKENS + self.question_lengths[self.windows.question] + self.windows.end - self.windows.begin
         used = np.flatnonzero(~lost) if training else None
         super().__init__(sizes, "buckets", cfg.seed, fixed_epoch=None if training else 0, used=used)
-        self._report()
+        held = f"{self._holds_answer.sum():,} windows hold an answer"
+        windows = f"{len(self):,} windows of up to {cfg.max_length} tokens"
+        self.described = f"{len(split):,} questions in {windows}; {held}"
 
-    def _report(self) -> None:
+    @property
+    def warnings(self) -> list[str]:
+        """What is lost of the data."""
         split, first = self.split, self.split.answers[:, 0]
         held = np.isin(np.arange(len(split)), self.windows.question[self._holds_answer])
-        logger.info(
-            "%s: %s questions in %s windows of up to %d tokens; %s windows hold an answer",
-            *(self.name, f"{len(split):,}", f"{len(self):,}", self.cfg.max_length, f"{self._holds_answer.sum():,}"),
-        )
         unheld = "have an answer that fits into no window: the target of all their windows is 'no answer'"
-        for concerned, what in (
-            (
-                split.question_lengths > self.cfg.max_question_length,
-                "are longer than --max-question-length and are truncated",
-            ),
+        too_long = split.question_lengths > self.cfg.max_question_length
+        found = (
+            (too_long, "are longer than --max-question-length and are truncated"),
             ((first >= 0) & ~held, unheld),
             (first == NOT_LOCATED, "have an answer that is not in their context: the loss ignores them"),
-        ):
-            if concerned.any():
-                logger.warning("%s: %s questions %s", self.name, f"{concerned.sum():,}", what)
+        )
+        said = [f"{concerned.sum():,} questions {what}" for concerned, what in found if concerned.any()]
+        unscored = not self.training and split.texts.answers is None
+        return [*said, *["the questions have no answers: they can be predicted but not scored"] * unscored]
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of B windows.
@@ -98,7 +94,7 @@ class SquadDataset(BatchDataset):
         Returns:
             ``whole_sequences``; ``target`` <int64>[B, 2], the positions of the answer's first and last token, or (0, 0)
             if the window does not contain the answer, or ``NO_TARGET`` twice if the answer was not located;
-            ``located``, the number of windows with a target; and ``context_mask`` <bool>[B, S], True at tokens that can
+            ``terms``, the number of windows with a target; and ``context_mask`` <bool>[B, S], True at tokens that can
             begin or end an answer. Outside of training also ``start_mask`` <bool>[B, S], True at the tokens that have
             the most context in this window; ``shift`` <int64>[B], context piece index minus position in the sequence;
             and ``split``, the split's name.
@@ -114,7 +110,7 @@ class SquadDataset(BatchDataset):
         batch: dict[str, Any] = {
             **whole_sequences(tokens, lengths, self.dictionary.pad(), width),
             "target": torch.from_numpy(target),
-            "located": int((target[:, 0] != NO_TARGET).sum()),
+            "terms": int((target[:, 0] != NO_TARGET).sum()),
             "context_mask": torch.from_numpy(pad_rows(own, lengths, 0, width)).bool(),
         }
         if not self.training:

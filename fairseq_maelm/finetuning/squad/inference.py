@@ -9,19 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.squad.dataset import SquadDataset
-from fairseq_maelm.finetuning.squad.prepare import build_split
-from fairseq_maelm.finetuning.squad.prepared import load_split
+from fairseq_maelm.finetuning.squad.prepare import build_split, load_split
 from fairseq_maelm.finetuning.squad.reading import Question, SquadFile, read_squad
 from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds, window_rows
 from fairseq_maelm.finetuning.squad.task import SPAN_HEAD
 from fairseq_maelm.models.batched_inference import predict
-from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
+from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import checked_text, checked_texts
-from fairseq_maelm.text.unknown import check_known
 
 
 class SpanAnswer(NamedTuple):
@@ -93,8 +90,7 @@ def score_windows(
     """Return the K = ``kept`` best answers <WINDOW_DTYPE>[W, K] of each window in an evaluation dataset."""
 
     def forward(batch: dict[str, Any]) -> NDArray[np.void]:
-        logits, _ = hub.model(**batch["net_input"], classification_head_name=SPAN_HEAD)
-        return window_rows(logits, batch, hub.task.cfg, kept)
+        return window_rows(hub.task.scores(hub.model, batch), batch, hub.task.cfg, kept)
 
     collate, bar = (lambda places: dataset.collater(places.tolist())), "windows" if progress else None
     return np.stack(predict(hub.model, dataset.sizes, collate, forward, batch_size=batch_size, progress=bar))
@@ -116,33 +112,31 @@ def _best_answers(dataset: SquadDataset, candidates: NDArray[np.void], question:
     return sorted(answers, key=lambda each: -each.score)
 
 
-def predict_input(args: argparse.Namespace) -> Predicted:
+def predict_input(hub: MaelmHubInterface, args: argparse.Namespace) -> Predicted:
     """Answer the questions of a SQuAD file or of a prepared split.
 
     Raises:
         UsageError: an option for unanswerable questions is given, but the rules are those of SQuAD 1.1.
     """
-    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     if args.input.is_dir():
         split = load_split(args.input, args.split)
     else:
         split, _ = build_split(hub.tokenizer.encoder, read_squad(args.input), "questions")
-    check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
     may_have_none, asks = hub.task.version_of(split) == "2.0", (args.null_odds or args.threshold) is not None
     if asks and not may_have_none:
         # Questions alone do not show their version, and checkpoints of earlier versions do not keep it.
         may_have_none = str(hub.task.cfg.squad_version) == "auto" and split.texts.answers is None
         if not may_have_none:
             raise UsageError("all questions of SQuAD 1.1 have answers: omit --threshold and --null-odds")
-    dataset = hub.task.dataset_of(split, "questions")
+    dataset = hub.task.dataset_of(split, args.split)
     windows = score_windows(hub, dataset, 1, args.batch_size, progress=True)[:, 0]
     best = best_of_questions(windows, dataset.windows.first)
     answers = dict(zip(split.texts.identities, split.answer_texts(best["first"], best["last"])))
     threshold = hub.task.cfg.null_threshold if args.threshold is None else args.threshold
+    odds = {}
     if may_have_none:
         odds = dict(zip(answers, null_odds(best).tolist()))
         answers = {identity: "" if odds[identity] > threshold else text for identity, text in answers.items()}
-        if args.null_odds is not None:
-            write_json(args.null_odds, odds)
-    metrics = None if split.texts.answers is None else hub.task.metrics(dataset, best, threshold)
-    return Predicted(json.dumps(answers, indent=1) + "\n", metrics)
+    metrics = None if split.texts.answers is None else hub.task.official_metrics(dataset, best, threshold)
+    files = {} if args.null_odds is None else {args.null_odds: odds}
+    return Predicted(json.dumps(answers, indent=1) + "\n", metrics, files=files)

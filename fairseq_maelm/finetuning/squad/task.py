@@ -1,38 +1,31 @@
 """The fairseq task and criterion of extractive question answering, with or without unanswerable questions."""
 
-import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from fairseq.criterions import register_criterion
-from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from omegaconf import MISSING
 from torch import Tensor
 
 from fairseq_maelm.data.token_files import check_array
-from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
-from fairseq_maelm.finetuning.dataset_metrics import log_collected
-from fairseq_maelm.finetuning.squad.dataset import NO_TARGET, SPECIAL_TOKENS, SquadDataset
-from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
+from fairseq_maelm.finetuning.squad.dataset import SPECIAL_TOKENS, SquadDataset
+from fairseq_maelm.finetuning.squad.prepare import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, metric_names, raw_scores, squad_metrics
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds, window_rows
-from fairseq_maelm.models.labels import Spans
+from fairseq_maelm.finetuning.task import FineTuningCriterion, FineTuningTask, NoOptions, log_collected
+from fairseq_maelm.models.labels import Labels, Spans
 from fairseq_maelm.options import option
-from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
-from fairseq_maelm.text.dictionary import MASK, load_dictionary
-
-logger = logging.getLogger(__name__)
+from fairseq_maelm.tasks.encoder_task import EncoderTaskConfig
+from fairseq_maelm.text.dictionary import MASK
 
 SPAN_HEAD = "span_head"
 
@@ -69,14 +62,15 @@ class SquadTaskConfig(EncoderTaskConfig):
 
 
 @register_task("maelm_squad", dataclass=SquadTaskConfig)
-class SquadTask(EncoderTask):
+class SquadTask(FineTuningTask):
     """Extractive question answering; ``cfg`` is a ``SquadTaskConfig``."""
 
     name = "maelm_squad"
     length_option = "--max-length"
+    head = SPAN_HEAD
 
-    def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
-        super().__init__(cfg, dictionary, cfg.max_length)
+    def __init__(self, cfg: Any, *setup: Any) -> None:
+        super().__init__(cfg, *setup)
         needed = cfg.max_question_length + SPECIAL_TOKENS + _SMALLEST_WINDOW
         if cfg.max_length < needed:
             raise ValueError(
@@ -92,26 +86,22 @@ class SquadTask(EncoderTask):
         return Spans(version=str(getattr(cfg, "squad_version", "auto")), null_threshold=threshold)
 
     @classmethod
-    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SquadTask":
-        """Load the dictionary and build the task; called by fairseq."""
+    def facts(cls, cfg: Any) -> dict[str, Any]:
+        """Return the version of the training data."""
         path = Path(cfg.data) / MANIFEST_FILE
-        if not from_checkpoint and str(cfg.squad_version) == "auto" and path.is_file():
-            remember(cfg, squad_version=read_json(path)["splits"][cfg.train_subset]["version"])
-        return cls(cfg, load_dictionary(cfg.data))
+        if str(cfg.squad_version) != "auto" or not path.is_file():
+            return {}
+        return {"squad_version": read_json(path)["splits"][cfg.train_subset]["version"]}
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model with a head that gives every token a start score and an end score."""
-        model = super().build_model(cfg, from_checkpoint)
-        model.register_token_head(SPAN_HEAD, 2)
-        return model
+    def add_head(self, model: Any) -> None:
+        """Add a head that gives every token a start score and an end score."""
+        model.register_token_head(SPAN_HEAD, self.labels.outputs)
 
-    def open_split(self, split: str, training: bool, *unused: Any) -> SquadDataset:
+    def open_examples(self, split: str, training: bool) -> SquadDataset:
         """Open a split and cut it into windows."""
         prepared = load_split(self.cfg.data, split)
         for name in ("question_tokens", "context_tokens"):
             check_array(Path(self.cfg.data) / f"{split}.npz", prepared.arrays[name], self.dictionary.index(MASK))
-        if not training and prepared.texts.answers is None:
-            logger.warning("%s has no answers: it can be predicted but not scored", split)
         return self.dataset_of(prepared, split, training)
 
     def dataset_of(self, prepared: PreparedSplit, name: str, training: bool = False) -> SquadDataset:
@@ -123,17 +113,26 @@ class SquadTask(EncoderTask):
         chosen = str(self.cfg.squad_version)
         return prepared.texts.version if chosen == "auto" else chosen
 
-    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """Log the criterion's metrics and, in validation, the official SQuAD metrics."""
-        super().reduce_metrics(logging_outputs, criterion)
-        batches = [output for output in logging_outputs if "windows" in output]
-        if not batches:
-            return
-        dataset: Any = self.validated[batches[0]["split"]]
+    def scores(self, model: Any, sample: Mapping[str, Any]) -> Tensor:
+        """Return scores <float32>[B, S, 2] of each token as first and as last one; only the context's and <s> count."""
+        allowed = sample["context_mask"].clone()
+        allowed[:, 0].fill_(True)
+        return super().scores(model, sample).masked_fill(~allowed[..., None], -torch.inf)
+
+    def found(self, sample: Mapping[str, Any], scores: Tensor) -> dict[str, Any]:
+        """Return the best answer <WINDOW_DTYPE>[B] of every window, and the name of the split."""
+        return {"split": sample["split"], "windows": window_rows(scores, sample, self.cfg, kept=1)[:, 0]}
+
+    def rows(self, found: Mapping[str, Any]) -> Iterable[tuple[int, Any]]:
+        """Yield windows with their indices."""
+        return ((int(row["window"]), row) for row in found["windows"])
+
+    def log_found(self, found: Sequence[Mapping[str, Any]], labels: Labels) -> None:
+        """Log the official metrics, if the split has answers."""
+        dataset: Any = self.validated[found[0]["split"]]
         answers = dataset.split.texts.answers
         if answers is None:
             return
-        rows = [(int(row["window"]), row) for batch in batches for row in batch["windows"]]
         names = metric_names(self.version_of(dataset.split), list(map(bool, answers)))
 
         def metrics(collected: Mapping[int, Any]) -> Mapping[str, float]:
@@ -141,11 +140,11 @@ class SquadTask(EncoderTask):
             if len(collected) < len(dataset):
                 return dict.fromkeys(names, math.nan)
             table = np.array([collected[window] for window in sorted(collected)], dtype=WINDOW_DTYPE)
-            return self.metrics(dataset, best_of_questions(table, dataset.windows.first))
+            return self.official_metrics(dataset, best_of_questions(table, dataset.windows.first))
 
-        log_collected(rows, metrics, names)
+        log_collected((row for each in found for row in self.rows(each)), metrics, names)
 
-    def metrics(self, dataset: SquadDataset, best: np.ndarray, threshold: float | None = None) -> dict[str, float]:
+    def official_metrics(self, dataset: Any, best: np.ndarray, threshold: float | None = None) -> dict[str, float]:
         """Return the official metrics of a split's answers <WINDOW_DTYPE>[Q] from ``best_of_questions``.
 
         ``threshold`` is the no-answer threshold, by default ``--null-threshold``.
@@ -160,7 +159,7 @@ class SquadTask(EncoderTask):
 
 @register_criterion("maelm_squad", dataclass=NoOptions)
 class SquadCriterion(FineTuningCriterion):
-    """Mean of the cross-entropies of an answer's first and last token, summed over windows.
+    """Mean of the cross-entropies of an answer's first and last token, summed over windows with a target.
 
     The softmax is over ``<s>``, which stands for no answer, and the tokens of the context. The criterion logs ``loss``
     in bits per window and ``span_accuracy``, the percentage of windows whose first and last token are both predicted
@@ -168,24 +167,3 @@ class SquadCriterion(FineTuningCriterion):
     """
 
     accuracy = "span_accuracy"
-
-    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """Compute the loss of B windows.
-
-        Returns:
-            the loss in nats, summed over windows with a target; the number of these windows as the sample size; and the
-            values to log, which in validation include the best answer <WINDOW_DTYPE>[B] of every window.
-        """
-        logits, _ = model(**sample["net_input"], classification_head_name=SPAN_HEAD)
-        allowed = sample["context_mask"].clone()
-        allowed[:, 0].fill_(True)
-        scores, target = logits.float().masked_fill(~allowed[..., None], -torch.inf), sample["target"]
-        # [2 B, S]: the first and the last token are separate examples.
-        sides = scores.transpose(1, 2).flatten(0, 1)
-        loss = 0.5 * F.cross_entropy(sides, target.flatten(), ignore_index=NO_TARGET, reduction="sum")
-        correct = (scores.argmax(dim=1) == target).all(dim=1).sum()
-        found = {}
-        if not model.training:
-            windows = window_rows(logits, sample, self.task.cfg, kept=1)[:, 0]
-            found = {"split": sample["split"], "windows": windows}
-        return self.result(sample, loss, sample["located"], correct, **found)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fairseq_maelm.batch import whole_sequences
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.windows import cut_windows, most_context
-from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit
+from fairseq_maelm.finetuning.tagging.prepare import TaggedSplit
 
 # <s> and </s> around every window.
 _AROUND = 2
@@ -42,17 +42,17 @@ def windows_of(ends: Sequence[int], limit: int, overlap: int) -> list[Window]:
 class TaggingDataset(BatchDataset):
     """A split's windows; each word is labeled in one window only.
 
-    Training shuffles the windows within buckets of similar length; otherwise they are sorted by length.
-
-    Attributes:
-        windows: (sentence index, window) of each item, in the order of the sentences.
-        cut_words: number of words with more pieces than fit into a window; the model sees only their first pieces.
+    Training shuffles the windows within buckets of similar length; otherwise they are sorted by length. ``windows`` are
+    (sentence index, window) of each item, in the order of the sentences. Labels from ``unknown`` on are those that the
+    training file lacks.
     """
 
-    def __init__(self, split: TaggedSplit, dictionary: Dictionary, cfg: Any, shuffle: bool) -> None:
-        self.dictionary = dictionary
+    def __init__(self, split: TaggedSplit, dictionary: Dictionary, cfg: Any, unknown: int, shuffle: bool) -> None:
+        self.dictionary, self.unknown = dictionary, unknown
         limit = cfg.tokens_per_sample - _AROUND
-        self.cut_words = int((split.piece_counts > limit).sum())
+        # The model sees only the first pieces of such words.
+        cut = int((split.piece_counts > limit).sum())
+        self.warnings = [f"{cut} words are longer than a window and are truncated"] if cut else []
         split = _shortened(split, limit)
         self.windows: list[tuple[int, Window]] = []
         self._words: list[tuple[NDArray[np.unsignedinteger], NDArray[np.int64], NDArray[np.int32]]] = []
@@ -66,6 +66,8 @@ class TaggingDataset(BatchDataset):
         ends = [self._words[number][1][[window.start, window.stop]] for number, window in self.windows]
         lengths = np.array([stop - start for start, stop in ends], dtype=np.int64) + _AROUND
         super().__init__(lengths, "buckets" if shuffle else "shortest", cfg.seed)
+        windows = f"{len(self):,} windows of up to {cfg.tokens_per_sample} tokens"
+        self.described = f"{len(split.word_counts):,} sentences in {windows}"
 
     def collate(self, indices: NDArray[np.int64]) -> dict[str, Any]:
         """Collate B windows.
@@ -73,7 +75,8 @@ class TaggingDataset(BatchDataset):
         Returns:
             ``sentence`` <int64>[B], the sentence index of each window; ``words`` <int64>[B], the number W_b of words to
             label in each window; for all W = sum(W_b) words, ``rows`` <int64>[W], the index of the word's first piece
-            in the flattened [B, S], and ``target`` <int64>[W], the label id; and ``whole_sequences``.
+            in the flattened [B, S], and ``target`` <int64>[W], the label id; ``terms``, the number of known labels;
+            and ``whole_sequences``.
         """
         lengths, width = self.sizes[indices], self.width(indices)
         items = [self.windows[index] for index in indices]
@@ -85,11 +88,13 @@ class TaggingDataset(BatchDataset):
             # 1 for <s>.
             rows.append(starts[window.first : window.last] - starts[window.start] + 1 + row * width)
             targets.append(labels[window.first : window.last])
+        target = np.concatenate(targets).astype(np.int64)
         return {
             "sentence": torch.tensor([sentence for sentence, _ in items], dtype=torch.int64),
             "words": torch.tensor([window.last - window.first for _, window in items], dtype=torch.int64),
             "rows": torch.from_numpy(np.concatenate(rows)),
-            "target": torch.from_numpy(np.concatenate(targets).astype(np.int64)),
+            "target": torch.from_numpy(target),
+            "terms": int((target < self.unknown).sum()),
             **whole_sequences(tokens, lengths, self.dictionary.pad(), width),
         }
 

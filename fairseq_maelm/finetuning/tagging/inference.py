@@ -10,14 +10,18 @@ from typing import Any
 from fairseq_maelm.files.conll import LabeledFile, lacks_labels, layout_of, read, relabeled
 from fairseq_maelm.files.lines import numbered_lines, uncompressed_name
 from fairseq_maelm.finetuning.predicted import Predicted
-from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
-from fairseq_maelm.finetuning.tagging.prepared import UNSPACED, UNSPACED_RUN, TaggingSettings, encode_words
+from fairseq_maelm.finetuning.tagging.prepare import (
+    UNSPACED,
+    UNSPACED_RUN,
+    TaggingSettings,
+    encode_words,
+    scheme_mistake,
+)
 from fairseq_maelm.finetuning.tagging.schemes import convert, score
 from fairseq_maelm.finetuning.tagging.task import HEAD
 from fairseq_maelm.models.batched_inference import predict
-from fairseq_maelm.models.hub import MaelmHubInterface, open_checkpoint
+from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.options import UsageError
-from fairseq_maelm.text.unknown import check_known
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +31,7 @@ _MOST = 0.5
 _JOINED = ("Mn", "Mc", "Me", "Cf")
 
 
-def predict_input(args: argparse.Namespace) -> Predicted:
+def predict_input(hub: MaelmHubInterface, args: argparse.Namespace) -> Predicted:
     """Label the words in a CoNLL file or in plain text.
 
     Raises:
@@ -35,7 +39,6 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     """
     if args.input.is_dir():
         raise UsageError(f"{args.input} is a folder: give the labeled file that it was prepared from")
-    hub = open_checkpoint(args.checkpoint, args.vocabulary, args.device)
     settings: TaggingSettings = hub.task.settings
     outputs = len(hub.model.classification_heads.state_dict()[f"{HEAD}.out_proj.weight"])
     if outputs != len(settings.labels):
@@ -66,8 +69,7 @@ def label_words(hub: MaelmHubInterface, sentences: Sequence[Sequence[str]], batc
     dataset = hub.task.dataset_of(split, shuffle=False)
 
     def best(batch: dict[str, Any]) -> Iterator[list[int]]:
-        logits, _ = hub.model(**batch["net_input"], classification_head_name=HEAD)
-        numbers = iter(logits.flatten(0, 1).index_select(0, batch["rows"]).argmax(dim=1).tolist())
+        numbers = iter(hub.task.labels.found(hub.task.scores(hub.model, batch)).tolist())
         return ([next(numbers) for _ in range(words)] for words in batch["words"].tolist())
 
     windows = predict(
@@ -80,9 +82,7 @@ def label_words(hub: MaelmHubInterface, sentences: Sequence[Sequence[str]], batc
 
 
 def _labels_as_in_files(hub: Any, args: argparse.Namespace, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-    labels = label_words(hub, sentences, args.batch_size)
-    check_known(hub.tokenizer.encoder, args.input, args.allow_unknown)
-    return [convert(each, hub.task.settings.file_scheme) for each in labels]
+    return [convert(each, hub.task.settings.file_scheme) for each in label_words(hub, sentences, args.batch_size)]
 
 
 def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:

@@ -76,22 +76,21 @@ def test_words_of_glue_in_the_order_of_the_classes():
 
 
 def test_targets():
-    assert BUILT_IN["MNLI"].target("neutral", "t.tsv:1") == 2
-    assert BUILT_IN["STS-B"].target("3.8", "t.tsv:1") == 3.8
+    assert BUILT_IN["MNLI"].answers.target("neutral", "t.tsv:1") == 2
+    assert BUILT_IN["STS-B"].answers.target("3.8", "t.tsv:1") == 3.8
 
 
 @pytest.mark.parametrize(
     ("task", "label", "message"),
     [
         ("MNLI", "maybe", "has the label 'maybe', but the known labels are 'contradiction', 'entailment', "),
-        ("MNLI", None, "has no label"),
-        ("STS-B", "high", "but the known labels are numbers"),
-        ("STS-B", "5.1", "must be between 0 and 5"),
+        ("STS-B", "high", "but the known labels are finite numbers from 0 to 5"),
+        ("STS-B", "5.1", "but the known labels are finite numbers from 0 to 5"),
     ],
 )
 def test_wrong_labels_are_explained(task, label, message):
     with pytest.raises(ValueError, match=f"t.tsv:1.*{message}"):
-        BUILT_IN[task].target(label, "t.tsv:1")
+        BUILT_IN[task].answers.target(label, "t.tsv:1")
 
 
 # Label words

@@ -9,8 +9,8 @@ from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
-from fairseq_maelm.finetuning.prompting.task import PromptDataset
+from fairseq_maelm.finetuning.prompting.prompts import Between
+from fairseq_maelm.finetuning.prompting.task import PromptDataset, label_scores, prompt_input
 
 VOCABULARY = 40
 MASK = VOCABULARY - 1
@@ -77,19 +77,16 @@ def test_scores_are_those_of_the_words_in_the_whole_vocabulary(options):
 
 
 def test_losses_worked_by_hand():
-    scores = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
-    expected = -math.log(0.75) - math.log(0.5)
-    assert float(prompt_loss(scores, torch.tensor([1.0, 0.0]), None)) == pytest.approx(expected)
+    scores, labels = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log(), Between(bounds=(0.0, 5.0))
     # Scores 2.5 and 5 of 0 to 5: q = (1/2, 1/2) against (1/4, 3/4), and q = (0, 1) against (1/2, 1/2).
     divergence = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75) + math.log(1 / 0.5)
-    assert float(prompt_loss(scores, torch.tensor([2.5, 5.0]), (0.0, 5.0))) == pytest.approx(divergence)
-    assert float(prompt_loss(scores, torch.tensor([3.75, 2.5]), (0.0, 5.0))) == pytest.approx(0.0, abs=1e-6)
+    assert float(labels.loss(scores, torch.tensor([2.5, 5.0]))) == pytest.approx(divergence)
+    assert float(labels.loss(scores, torch.tensor([3.75, 2.5]))) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_predictions():
     scores = torch.tensor([[0.25, 0.75], [0.9, 0.1]]).log() + 3.0
-    assert predictions(scores, None).tolist() == [1.0, 0.0]
-    assert predictions(scores, (0.0, 5.0)).tolist() == pytest.approx([3.75, 0.5])
+    assert Between(bounds=(0.0, 5.0)).found(scores).tolist() == pytest.approx([3.75, 0.5])
 
 
 def test_a_batch_counts_all_sequences_of_its_examples():

@@ -5,8 +5,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.finetuning.prompting.prompter import Prompter
-from fairseq_maelm.finetuning.prompting.prompts import Prompt
+from fairseq_maelm.finetuning.prompting.prompts import Prompt, Prompter
 
 # Words that this vocabulary has in pieces.
 IN_PIECES = {"terrible": ("ter", "rible"), "wonderful": ("won", "der", "ful")}

@@ -111,5 +111,7 @@ def test_the_command_prepares_what_is_there_and_says_what_is_not(
 
 @pytest.mark.parametrize("score", ["5.1", "nan"])
 def test_scores_outside_of_the_scale_are_refused(score: str, tmp_path: Path, vocabulary: Path) -> None:
-    with pytest.raises(SystemExit, match=f"train.tsv:2 has the label '{score}', which is not a number from 0 to 5"):
+    with pytest.raises(
+        SystemExit, match=f"train.tsv:2 has the label '{score}', but the known labels are finite numbers from 0 to 5"
+    ):
         prepare_scores(tmp_path, vocabulary, score)

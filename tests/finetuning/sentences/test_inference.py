@@ -61,21 +61,21 @@ def test_the_output_has_ids_texts_and_all_probabilities_and_gaps_for_empty_texts
     def run(texts: list[tuple[str, ...]]) -> torch.Tensor:
         return torch.tensor([scores[text] for (text,) in texts])
 
-    predicted = predict_rows(examples, run, Classes(NAMES), ["accuracy"])
+    predicted = predict_rows(examples, run, Classes(NAMES))
     assert [line.split("\t") for line in predicted.text.splitlines()] == [
         ["label", "probability", "P(bad)", "P(good)", "id", "text"],
         ["bad", "0.5000", "0.5000", "0.5000", "x", "a b"],
         ["", "", "", "", "y", ""],
         ["good", "0.8808", "0.1192", "0.8808", "z", "c"],
     ]
-    assert predicted.metrics == {"accuracy": 0.0}
+    assert predicted.metrics == {"accuracy": 0.0, "mcc": -100.0}
     assert (predicted.right, predicted.labels) == (["good", "bad"], ["bad", "good"])
 
     numbers = [Example("t:1", ("a", "b")), Example("t:2", ("c", "d"))]
-    predicted = predict_rows(numbers, lambda texts: torch.tensor([[0.5], [-1.25]]), Numbers(scale=2.0), ["pearson"])
+    predicted = predict_rows(numbers, lambda texts: torch.tensor([[0.5], [-1.25]]), Numbers(scale=2.0))
     assert predicted.text == "value\ttext\ttext_pair\n1\ta\tb\n-2.5\tc\td\n" and predicted.metrics is None
     with pytest.raises(ValueError, match="t:3 and all rows after it have no text"):
-        predict_rows(examples[1:2], run, Classes(NAMES), ["accuracy"])
+        predict_rows(examples[1:2], run, Classes(NAMES))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_an_unknown_label_is_refused_before_the_work(labels: Any, right: Any, wr
     examples = [Example("t:2", ("a",), right), Example("t:3", ("b",), wrong)]
     unknown = "high" if wrong == "high" else "ugly"
     with pytest.raises(ValueError, match=f"^t:3 has the label '{unknown}', but the known labels are "):
-        predict_rows(examples, lambda texts: pytest.fail("the model was run"), labels, ["accuracy"])
+        predict_rows(examples, lambda texts: pytest.fail("the model was run"), labels)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_the_positive_label_is_that_of_training(
     label_dictionary(names).save(str(tmp_path / "label" / "dict.txt"))
     config = SimpleNamespace(task=SimpleNamespace(), criterion=SimpleNamespace(positive_label=wanted))
     labels = sentence_labels(config, [tmp_path / "elsewhere", tmp_path])
-    assert isinstance(labels, Classes) and labels.positive_class == positive
+    assert isinstance(labels, Classes) and labels.positive == (None if positive is None else names[positive])
 
 
 def test_a_folder_with_other_labels_than_the_checkpoints_is_refused(tmp_path: Path) -> None:

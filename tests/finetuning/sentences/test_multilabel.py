@@ -8,30 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fairseq.data import Dictionary
-from finetuning.sentences.test_criterion import outputs, task_of
+from finetuning.sentences.test_criterion import criterion_of, logged, outputs
 from finetuning.sentences.test_inference import given
 from sklearn import metrics as sklearn_metrics
-from support import logged_metrics
 
-from fairseq_maelm.finetuning.dataset_metrics import OF_SETS, compute_metrics
 from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
-from fairseq_maelm.finetuning.sentences.dataset import load_targets
 from fairseq_maelm.finetuning.sentences.inference import read_rows
+from fairseq_maelm.finetuning.sentences.kind import SentenceSettings
 from fairseq_maelm.finetuning.sentences.prepare import prepare_sentences
-from fairseq_maelm.finetuning.sentences.table_settings import SentenceSettings
-from fairseq_maelm.finetuning.sentences.task import SentencesCriterion, SentencesCriterionConfig
 from fairseq_maelm.finetuning.tables import Columns, read_table
-from fairseq_maelm.models.labels import Sets
+from fairseq_maelm.models.labels import Sets, from_json
 
 TABLE = "text,tags\na house,b; a\na door,\na wall,a;\na roof,c\n"
 RECORDS = [{"t": "a house", "y": ["b", 3]}, {"t": "a door", "y": []}, {"t": "a wall", "y": ["3"]}]
-
-
-def criterion_of(*labels: str, **options: Any) -> SentencesCriterion:
-    task = task_of(labels)
-    task.label_separator = ";"
-    return SentencesCriterion(SentencesCriterionConfig(**options), task)
 
 
 def test_cells_and_lists_are_sets(tmp_path: Path) -> None:
@@ -94,9 +83,13 @@ def test_the_folder_stores_sets_and_counts_labels(vocabulary: Path, tmp_path: Pa
     assert (manifest["labels"], manifest["label_separator"]) == (["a", "b", "c"], ";")
     assert manifest["splits"]["train"] == {"examples": 4, "labels": {"a": 2, "b": 1, "c": 1}}
     assert manifest["splits"]["test"] == {"examples": 2}
-    labels = Dictionary.load(str(tmp_path / "task" / "label" / "dict.txt"))
-    targets = load_targets(tmp_path / "task" / "label" / "train", labels, multi_label=True)
-    assert targets.tolist() == [[True, True, False], [False] * 3, [True, False, False], [False, False, True]]
+    targets = from_json(manifest).read(tmp_path / "task" / "label" / "train")
+    assert targets is not None and targets.tolist() == [
+        [True, True, False],
+        [False] * 3,
+        [True, False, False],
+        [False, False, True],
+    ]
     records = tmp_path / "t.jsonl"
     records.write_text("".join(f"{json.dumps(each)}\n" for each in [*RECORDS, {"t": "a roof", "y": "b"}]))
     settings = SentenceSettings(text="t", label="y", train=records, valid=records)
@@ -112,28 +105,21 @@ def test_metrics_are_scikit_learns(seed: int) -> None:
     gold[:, 4] = predicted[:, 4] = False  # a label that does not occur
     f1 = [sklearn_metrics.f1_score(gold, predicted, average=each, zero_division=0) for each in ("micro", "macro")]
     expected = [*f1, sklearn_metrics.accuracy_score(gold, predicted)]
-    assert [*compute_metrics(OF_SETS, gold, predicted).values()] == pytest.approx([100 * each for each in expected])
+    assert [*Sets(tuple("abcde")).measure(gold, predicted).values()] == pytest.approx([100 * each for each in expected])
 
 
 def test_loss_and_metrics_of_validation_do_not_depend_on_batches() -> None:
     torch.manual_seed(0)
     scores, targets = torch.randn(7, 11), torch.rand(7, 11) < 0.3
-    criterion = criterion_of(*"abcdefghijk")
+    labels = Sets(tuple("abcdefghijk"))
+    criterion = criterion_of(labels)
     batches = [[[0, 1, 2, 3, 4, 5, 6]]], [[[5, 0], [6]], [[1, 2, 3, 4]]]
     for updates in batches:
-        found = logged_metrics(
-            SentencesCriterion.reduce_metrics, [outputs(criterion, scores, targets, update) for update in updates]
-        )
+        found = logged(criterion, *(outputs(criterion, scores, targets, update) for update in updates))
         mean = torch.nn.functional.binary_cross_entropy_with_logits(scores, targets.float()).item()
         assert found["loss"] == pytest.approx(mean / math.log(2), abs=1e-4)
-        expected = compute_metrics(OF_SETS, targets.numpy(), (scores >= 0).numpy())
-        assert {name: found[name] for name in OF_SETS} == pytest.approx(expected)
-    assert outputs(criterion, scores, targets, [[0, 1]], training=True)[0].keys().isdisjoint({"ids", "gold"})
-
-
-def test_a_positive_label_is_for_classes() -> None:
-    with pytest.raises(ValueError, match="a must be one of two labels, but the data have a, b, any number"):
-        criterion_of("a", "b", positive_label="a")
+        expected = labels.measure(targets.numpy(), (scores >= 0).numpy())
+        assert {name: found[name] for name in labels.metrics} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq_maelm.cli import main
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.finetuning.sentences import prepare
+from fairseq_maelm.finetuning.sentences.kind import SentenceSettings
 from fairseq_maelm.finetuning.sentences.prepare import draw, prepare_sentences
-from fairseq_maelm.finetuning.sentences.table_settings import SentenceSettings
 
 ROWS = [f"the cook sailed boat number {number}\t{'even' if number % 2 == 0 else 'odd'}" for number in range(67)]
 
@@ -93,7 +93,7 @@ def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Pat
         (
             "a\tgood\nb\tbad\n",
             "c\tugly\n",
-            "valid.tsv:1 has the label 'ugly', but the training labels are 'bad', 'good': correct this",
+            "valid.tsv:1 has the label 'ugly', but the known labels are 'bad', 'good': correct it",
         ),
         ("a\tx\tgood\nb\ty\tbad\n", "c\tgood\n", "valid.tsv:1 has no label: only --test may lack labels"),
         ("a\tgood\nb\tgood\n", "", "classification needs at least two"),
@@ -101,7 +101,7 @@ def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Pat
         ("a\t1.5\nb\t1.5\n", "", "the labels of all 2 rows of"),
         ("a\tgood\nb\tmadeupword0\n", "", "the label 'madeupword0' is the name of one of fairseq's special symbols"),
         ("a\tgood\nb\tbad\n", "", "valid.tsv is empty"),
-        ("a\t1.5\nb\tnan\n", "", "train.tsv:2 has the label 'nan', which is not a finite number"),
+        ("a\t1.5\nb\tnan\n", "", "train.tsv:2 has the label 'nan', but the known labels are finite numbers"),
         ("sentence\tlabel\na\tgood\nb\tbad\n", "c\tgood\n", "train.tsv:1 looks like a header: its cells name"),
         (
             "Satz\tUrteil\na\tgood\nb\tbad\nc\tgood\nd\tbad\n",

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.fit import register_heads
-from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
-from fairseq_maelm.finetuning.sentences.mixture import fit, mix_with_start
+from fairseq_maelm.finetuning.sentences.frozen_start import fit, fit_head, mix_with_start
+from fairseq_maelm.models.labels import Classes, Numbers, Sets
 
 LENGTHS = [9, 4, 7, 12, 5, 9]
 
@@ -42,13 +42,16 @@ def test_a_head_reads_the_mean_of_all_tokens_and_checkpoints_tell_it(options: di
     torch.testing.assert_close(other.eval()(tokens, classification_head_name="topic")[0], scores)
 
 
+CLASSES = Classes(("a", "b"))
+
+
 class Rows:
     """A dataset of 240 sequences of equal length."""
 
-    seed, sizes = 1, np.full(240, 8)
-    targets: Any
+    seed, sizes, labels = 1, np.full(240, 8), CLASSES
 
-    def __init__(self) -> None:
+    def __init__(self, targets: Any = None) -> None:
+        self.targets = targets
         self.tokens = torch.from_numpy(np.stack(random_sequences([8] * 240)))
 
     def __len__(self) -> int:
@@ -77,7 +80,8 @@ def test_a_head_starts_from_what_the_frozen_states_tell(kind: str, layer: str) -
     outputs = {"classes": 3, "two classes": 2, "numbers": 1, "sets": 3, "one class": 2}[kind]
     model.register_classification_head("topic", outputs, pooling="mean")
     dataset: Any = rows
-    fit_head(model, model.classification_heads["topic"], dataset, targets, torch.device("cpu"))
+    rows.targets = targets
+    fit_head(model, model.classification_heads["topic"], dataset, torch.device("cpu"))
     scores = model(rows.tokens, classification_head_name="topic")[0].detach()
     if kind == "numbers":
         assert np.corrcoef(scores[:, 0].numpy(), targets)[0, 1] > 0.9
@@ -89,20 +93,20 @@ def test_a_head_starts_from_what_the_frozen_states_tell(kind: str, layer: str) -
 
 
 def test_rare_classes_start_as_heavy_as_they_are_in_training() -> None:
-    model, rows, rare = model_of(), Rows(), np.arange(240) % 10 == 0
+    model, rows = model_of(), Rows((np.arange(240) % 10 == 0).astype(np.int64))
     means = {}
     for weights in (None, [240 / 2 / 216, 240 / 2 / 24]):
         model.register_classification_head("topic", 2, pooling="mean")
         dataset: Any = rows
         head = model.classification_heads["topic"]
-        fit_head(model, head, dataset, rare.astype(np.int64), torch.device("cpu"), weights)
+        fit_head(model, head, dataset, torch.device("cpu"), weights)
         scores = model(rows.tokens, classification_head_name="topic")[0].detach()
         means[bool(weights)] = float(scores.softmax(dim=1)[:, 1].mean())
         # The mixture measures what training minimizes.
-        targets = torch.from_numpy(rare.astype(np.int64))
+        targets = torch.from_numpy(rows.targets)
         losses = torch.nn.functional.cross_entropy(scores, targets, reduction="none")
         expected = float((losses * torch.tensor(weights or [1.0, 1.0])[targets]).sum())
-        found = fit(scores, targets, weights)
+        found = fit(scores, targets, CLASSES, weights)
         assert found.loss == pytest.approx(expected, rel=1e-4) if found.temperature == 1 else found.loss < expected
     # The labels have nothing to do with the tokens.
     assert means == {False: pytest.approx(0.1, abs=0.03), True: pytest.approx(0.5, abs=0.1)}
@@ -114,17 +118,22 @@ def test_a_mixture_worse_than_an_end_is_not_kept() -> None:
     head, dataset = model.classification_heads["topic"], cast(Any, rows)
     first = model.extract_features(rows.tokens)[0].detach().mean(dim=1)[:, 0]
     rows.targets = (first > first.median()).numpy().astype(np.int64)
-    fit_head(model, head, dataset, rows.targets, torch.device("cpu"))
+    fit_head(model, head, dataset, torch.device("cpu"))
     start = {name: each.detach().clone() for name, each in model.named_parameters()}
     # tanh is odd, so that the head computes the same with other signs; between both it knows nothing.
     with torch.no_grad():
         for weight in (*head.dense_layer.parameters(), head.out_proj.weight):
             weight.neg_()
-    loss = fit(model(rows.tokens, classification_head_name="topic")[0].detach(), torch.from_numpy(rows.targets)).loss
-    mix_with_start(model, start, "topic", dataset)
-    kept = model(rows.tokens, classification_head_name="topic")[0].detach()
+
+    def scores(model: Any, batch: dict[str, Any]) -> Tensor:
+        found: Tensor = model(**batch["net_input"], classification_head_name="topic")[0].detach()
+        return found
+
+    whole, targets = rows.collate(np.arange(240)), torch.from_numpy(rows.targets)
+    loss = fit(scores(model, whole), targets, CLASSES).loss
+    mix_with_start(SimpleNamespace(head="topic", scores=scores), model, start, dataset)
     assert loss < 240 * np.log(2) / 2
-    assert fit(kept, torch.from_numpy(rows.targets)).loss == pytest.approx(loss, rel=1e-3)
+    assert fit(scores(model, whole), targets, CLASSES).loss == pytest.approx(loss, rel=1e-3)
 
 
 def last(words: list[str], name: str) -> str | None:
@@ -205,10 +214,11 @@ def test_scores_are_judged_as_if_they_had_the_right_size(kind: str) -> None:
         scores = 2 * draw(400, 3)
         drawn = torch.multinomial(scores.softmax(1), 1, generator=generator)[:, 0]
         targets = drawn if kind == "classes" else torch.rand(400, 3, generator=generator) < scores.sigmoid()
-    right = fit(scores, targets)
+    labels = {"classes": Classes(("a", "b", "c")), "sets": Sets(("a", "b", "c")), "numbers": Numbers()}[kind]
+    right = fit(scores, targets, labels)
     center = scores.mean() if kind == "numbers" else 0.0
-    large = fit(4 * (scores - center) + center, targets)
+    large = fit(4 * (scores - center) + center, targets, labels)
     assert (right.temperature, large.temperature) == (1, 4)
     assert large.loss == pytest.approx(right.loss, rel=1e-4)
     # Scores that say nothing about the labels are worse at any temperature.
-    assert fit(scores.roll(1, dims=0), targets).loss > right.loss + 20
+    assert fit(scores.roll(1, dims=0), targets, labels).loss > right.loss + 20

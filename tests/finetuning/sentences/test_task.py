@@ -16,9 +16,11 @@ from fairseq_maelm.files.atomic import write_json
 from fairseq_maelm.files.prepared_folder import FORMAT
 from fairseq_maelm.finetuning.sentences.prepare import label_dictionary, write_split
 from fairseq_maelm.finetuning.sentences.task import HEAD, SentencesCriterion, SentencesCriterionConfig
+from fairseq_maelm.models.labels import Classes, Numbers
 
 VOCABULARY, EXAMPLES = 40, 600
-LABELS = ("no", "perhaps", "yes")
+NAMES = ("no", "perhaps", "yes")
+LABELS = Classes(NAMES)
 LIMIT = ["--tokens-per-sample", "20"]
 
 
@@ -27,17 +29,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pairs of sentences of 1 to 40 tokens, and their labels."""
     path: Path = tmp_path_factory.mktemp("pairs")
     generator = np.random.default_rng(0)
-    labels = label_dictionary(LABELS)
     for split in ("train", "valid"):
         pairs = [
             [np.append(generator.integers(4, VOCABULARY - 1, n), 2).astype(np.uint16) for n in lengths]
             for lengths in generator.integers(1, 40, (EXAMPLES, 2))
         ]
-        write_split(path, split, zip(pairs, itertools.cycle(LABELS)), VOCABULARY, labels)
+        write_split(path, split, zip(pairs, itertools.cycle(NAMES)), VOCABULARY, LABELS)
     dictionary = dictionary_of(VOCABULARY)
     for name in ("input0", "input1"):
         dictionary.save(str(path / name / "dict.txt"))
-    labels.save(str(path / "label" / "dict.txt"))
+    label_dictionary(NAMES).save(str(path / "label" / "dict.txt"))
     return path
 
 
@@ -63,8 +64,8 @@ class Scores(torch.nn.Module):
 def test_balanced_classes_weigh_the_same(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In training only: 1 on average, whatever the classes' numbers of examples; also where the head starts."""
     rare = Path(shutil.copytree(folder, tmp_path / "rare"))
-    labels, pair = label_dictionary(LABELS), [np.array([5, 2], dtype=np.uint16)] * 2
-    write_split(rare, "corpus", ((pair, label) for label in ["no"] * 6 + ["perhaps"] * 3 + ["yes"]), VOCABULARY, labels)
+    pair = [np.array([5, 2], dtype=np.uint16)] * 2
+    write_split(rare, "corpus", ((pair, label) for label in ["no"] * 6 + ["perhaps"] * 3 + ["yes"]), VOCABULARY, LABELS)
     criterion = SentencesCriterion(
         SentencesCriterionConfig(class_weights="balanced"), task_of(rare, "--train-subset", "corpus")
     )
@@ -131,12 +132,12 @@ def test_predictions_are_cut_like_the_prepared_examples(
 
 def test_numbers_where_the_folder_has_no_classes(folder: Path, tmp_path: Path) -> None:
     tokens = [np.array([5, 6, 2], dtype=np.uint16)]
-    write_split(tmp_path, "train", [(tokens, "0.25"), (tokens, "-1.0")], VOCABULARY, None)
+    write_split(tmp_path, "train", [(tokens, "0.25"), (tokens, "-1.0")], VOCABULARY, Numbers())
     dictionary_of(VOCABULARY).save(str(tmp_path / "input0" / "dict.txt"))
     task = task_of(tmp_path)
     task.load_dataset("train")
     assert task.dataset("train").collater([0, 1])["target"].tolist() == [0.25, -1.0]
-    write_split(tmp_path, "train", [(tokens, "0.25")], VOCABULARY, None)
+    write_split(tmp_path, "train", [(tokens, "0.25")], VOCABULARY, Numbers())
     with pytest.raises(ValueError, match="has 1 row to learn numbers from: prepare it with at least 2"):
         task_of(tmp_path, "--head-start", "frozen", "--save-dir", str(tmp_path / "run"), starts=True)
 

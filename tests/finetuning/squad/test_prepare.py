@@ -9,8 +9,13 @@ import pytest
 from text.vocabularies import KINDS
 
 from fairseq_maelm.files.atomic import sha256_of
-from fairseq_maelm.finetuning.squad.prepare import INSIDE_PIECES, prepare_squad
-from fairseq_maelm.finetuning.squad.prepared import NO_ANSWER, NOT_LOCATED, load_split
+from fairseq_maelm.finetuning.squad.prepare import (
+    INSIDE_PIECES,
+    NO_ANSWER,
+    NOT_LOCATED,
+    load_split,
+    prepare_squad,
+)
 from fairseq_maelm.finetuning.squad.reading import NOT_FOUND
 from fairseq_maelm.text.imported import open_encoder
 

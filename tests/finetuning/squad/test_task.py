@@ -11,6 +11,7 @@ from support import dictionary_of, logged_metrics, model_config
 from fairseq_maelm.finetuning.squad.inference import SpanAnswer, choose
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE
 from fairseq_maelm.finetuning.squad.task import SquadTask, SquadTaskConfig
+from fairseq_maelm.models.labels import Spans
 from fairseq_maelm.models.maelm import MaelmModel
 from finetuning.squad.world import split_of
 
@@ -19,7 +20,7 @@ CONTEXT = "the cat sat on the mat. the dogs ran to the river"
 
 def task_of(**changes: Any) -> SquadTask:
     settings = {name: field.default for name, field in SquadTaskConfig.__dataclass_fields__.items()}
-    return SquadTask(SimpleNamespace(**{**settings, "seed": 1, **changes}), dictionary_of(100))
+    return SquadTask(SimpleNamespace(**{**settings, "seed": 1, **changes}), dictionary_of(100), Spans())
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,8 @@ def test_sequences_longer_than_the_encoder_has_positions_are_refused():
 class Criterion:
     """A criterion that logs one number."""
 
+    labels = Spans()
+
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
         """The task's metrics are what is tested."""
@@ -53,7 +56,9 @@ class Criterion:
 
 def metrics_of(task: SquadTask, *batches: np.ndarray) -> dict[str, float]:
     """Return the metrics that validation logs for successive batches."""
-    steps = [[{"ntokens": 1, "nsentences": len(rows), "split": "valid", "windows": rows}] for rows in batches]
+    steps = [
+        [{"ntokens": 1, "nsentences": len(rows), "found": {"split": "valid", "windows": rows}}] for rows in batches
+    ]
     return logged_metrics(lambda outputs: task.reduce_metrics(outputs, Criterion()), steps)
 
 

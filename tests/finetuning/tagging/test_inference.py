@@ -13,10 +13,8 @@ from fairseq_maelm.files.conll import Layout
 from fairseq_maelm.finetuning.kinds import kinds
 from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.tagging import inference
-from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
-from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
+from fairseq_maelm.finetuning.tagging.prepare import TaggingSettings, prepare_tagging
 from fairseq_maelm.options import CommandParser
-from fairseq_maelm.text.unknown import Encoded
 
 SETTINGS = TaggingSettings(("O", "B-X", "I-X"), "iob2", "iob1", Layout("conll", "-1"))
 WORD = "1\ta" + "\t_" * 8
@@ -31,16 +29,14 @@ def predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         kinds()["tagging"].add_options(parser)
         args = parser.parse_args(options)
         args.input, args.batch_size = tmp_path / name, 2
-        args.checkpoint = args.vocabulary = args.device = tmp_path
-        args.allow_unknown, tokenizer = False, SimpleNamespace(encoder=SimpleNamespace(encoded=Encoded()))
+        args.checkpoint = args.vocabulary = tmp_path
         if text:
             args.input.write_text(text)
         heads = SimpleNamespace(state_dict=lambda: {"tagging_head.out_proj.weight": torch.zeros(outputs, 1)})
         model, task = SimpleNamespace(classification_heads=heads), SimpleNamespace(settings=SETTINGS)
-        hub = SimpleNamespace(model=model, task=task, tokenizer=tokenizer)
-        monkeypatch.setattr(inference, "open_checkpoint", lambda *_: hub)
+        hub: Any = SimpleNamespace(model=model, task=task)
         monkeypatch.setattr(inference, "label_words", lambda _, texts, size: [["B-X"] * len(each) for each in texts])
-        return inference.predict_input(args)
+        return inference.predict_input(hub, args)
 
     return predicted
 

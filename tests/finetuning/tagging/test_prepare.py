@@ -14,10 +14,16 @@ from support import logged_metrics
 from text.vocabularies import KINDS
 
 from fairseq_maelm.files.conll import Layout
-from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
-from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
+from fairseq_maelm.finetuning.tagging.prepare import (
+    TaggedSplit,
+    TaggingSettings,
+    encode_words,
+    prepare_tagging,
+    read_settings,
+)
 from fairseq_maelm.finetuning.tagging.schemes import score
-from fairseq_maelm.finetuning.tagging.task import TaggingCriterion, TaggingTask, window_rows
+from fairseq_maelm.finetuning.tagging.task import TaggingCriterion, TaggingTask
+from fairseq_maelm.finetuning.task import NoOptions
 from fairseq_maelm.finetuning.task_folder import load_split
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import open_encoder
@@ -125,7 +131,7 @@ class Says(torch.nn.Module):
         super().__init__()
         self.scores = torch.nn.functional.one_hot(torch.tensor(label), labels).float()
 
-    def forward(self, src_tokens: torch.Tensor, src_lengths: torch.Tensor, classification_head_name: str) -> Any:
+    def forward(self, src_tokens: torch.Tensor, **unused: Any) -> Any:
         return self.scores.expand(*src_tokens.shape, -1), {}
 
 
@@ -140,7 +146,7 @@ def test_a_label_that_training_lacks_is_wrong_and_adds_no_loss(labels: int, tmp_
     task.load_dataset("valid")
     dataset: Any = task.datasets["valid"]
     model = Says(labels - 1, labels).eval()
-    _, words, output = TaggingCriterion(task)(model, dataset.collater([0]))
+    _, words, output = TaggingCriterion(NoOptions(), task)(model, dataset.collater([0]))
     assert words == 4 == output["sample_size"]
     given = validated(task, [[output]])
     assert given["accuracy"] == pytest.approx(20.0)
@@ -199,7 +205,7 @@ def test_a_word_longer_than_a_window_is_seen_in_part(tmp_path: Path) -> None:
     task = task_of(tmp_path / "task", 10, 2)
     task.load_dataset("valid")
     dataset: Any = task.datasets["valid"]
-    assert dataset.cut_words == 1
+    assert dataset.warnings == ["1 words are longer than a window and are truncated"]
     samples = [dataset.collater([index]) for index in range(len(dataset))]
     assert sum(len(sample["rows"]) for sample in samples) == 3
     assert max(sample["ntokens"] for sample in samples) == 10
@@ -208,19 +214,19 @@ def test_a_word_longer_than_a_window_is_seen_in_part(tmp_path: Path) -> None:
 class Echo(torch.nn.Module):
     """A model that gives every word a label decided by its first piece."""
 
-    def forward(self, src_tokens: torch.Tensor, src_lengths: torch.Tensor, classification_head_name: str) -> Any:
+    def forward(self, src_tokens: torch.Tensor, **unused: Any) -> Any:
         return torch.nn.functional.one_hot(src_tokens % 5, 5).float(), {}
 
 
 def outputs_of(task: TaggingTask, batch_size: int, training: bool = False) -> list[dict[str, Any]]:
     dataset: Any = task.datasets["valid"]
-    criterion = TaggingCriterion(task)
+    criterion = TaggingCriterion(NoOptions(), task)
     batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=batch_size)
     return [criterion(Echo().train(training), dataset.collater(batch.tolist()))[2] for batch in batches]
 
 
 def validated(task: TaggingTask, validation: list[list[dict[str, Any]]]) -> dict[str, float]:
-    return logged_metrics(lambda outputs: task.reduce_metrics(outputs, TaggingCriterion(task)), validation)
+    return logged_metrics(lambda outputs: task.reduce_metrics(outputs, TaggingCriterion(NoOptions(), task)), validation)
 
 
 def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(tmp_path: Path) -> None:
@@ -239,6 +245,5 @@ def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(tmp_path: P
     for name, metric in expected.items():
         assert one_rank[name] == pytest.approx(metric) == ranks[name]
     assert one_rank["loss"] > 0
-    assert len(window_rows(triples)) == len(task.datasets["valid"])
     training = outputs_of(task, 3, training=True)
     assert validated(task, [training])["accuracy"] == pytest.approx(100 * np.mean(gold == guess), abs=0.01)

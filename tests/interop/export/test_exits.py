@@ -101,7 +101,7 @@ class World:
         )
         options.data, options.seed, options.train_subset, options.save_dir = str(task), 1, "train", "run"
         own = SentencesTask.setup_task(options)
-        outputs = 1 if own.label_dictionary is None else len(NAMES)
+        outputs = own.labels.outputs
         for path, content in read_setup_files(own, self.folder / "run").items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.finetuning.tagging.prepared import encode_words
+from fairseq_maelm.finetuning.tagging.prepare import encode_words
 from fairseq_maelm.interop.export.exporter import ExportSettings, export
 from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.text.vocabulary import MODEL_FILE

@@ -1,12 +1,23 @@
-"""The first weights of a sentence head: those that predict the labels best from the states of the frozen encoder.
+"""The frozen solution of small tables: where a head's training begins, and a mixture to which it may return.
 
 With a few hundred examples, a head of random weights spends the whole training on what a logistic regression finds at
-once, and moves the encoder by gradients that mean nothing until then.
+once, and moves the encoder by gradients that mean nothing until then. So ``fit_head`` gives a head the weights that
+predict the labels best from the states of the frozen encoder.
+
+Training from there may learn much or only memorize. Weights on the line between both ends are often better than either
+(Wortsman et al., 2022, "Robust fine-tuning of zero-shot models"). Too few examples are held out to choose a point of
+this line: each of some points counts by how likely it makes their labels, and the mean of the points is taken. Examples
+that cannot tell leave it in the middle; many of them make it the best point. Between two solutions that differ much,
+the mean may fit worse than both: the likeliest point is taken then.
+
+Training to the end makes scores too large: the likelihood then falls although more answers are right. So each point is
+judged by its greatest likelihood after division of all scores by a temperature (Guo et al., 2017, "On calibration of
+modern neural networks"), and the temperature is kept, which changes no class and no correlation.
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +25,7 @@ from torch import Tensor
 
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
 from fairseq_maelm.models.batched_inference import predict
+from fairseq_maelm.models.labels import Labels
 from fairseq_maelm.modules.finetuning_heads import pool
 
 logger = logging.getLogger(__name__)
@@ -27,6 +39,10 @@ _FOLDS = 5
 _UNCHOSEN_PENALTY = 0.03
 # The dense layer begins as a multiple of the identity that keeps typical states in the linear part of tanh and GELU.
 _TYPICAL = 0.3
+# Points of the line from the weights before the first update to those after the last that are tried.
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Divisors of the scores.
+_TEMPERATURES = (1, 2, 4, 8)
 
 
 @torch.no_grad()
@@ -34,19 +50,13 @@ def fit_head(
     model: Any,
     head: Any,
     dataset: SentencesDataset,
-    targets: np.ndarray,
     device: torch.device,
     class_weights: Sequence[float] | None = None,
 ) -> str:
     """Set the weights of a new head from the states of the frozen encoder; log and return how well they predict.
 
-    Args:
-        model: the model with the encoder's weights; it is on a CPU before and after.
-        head: one of its heads.
-        dataset: the training split.
-        targets: its labels, as ``load_targets`` returns them.
-        device: where to compute the states.
-        class_weights: a weight of the examples of each class; None for equal ones.
+    ``model`` has the encoder's weights and is on a CPU before and after; ``device`` is where states are computed.
+    ``dataset`` is the training split, with targets.
     """
     rng = np.random.default_rng(dataset.seed)
     chosen = np.sort(rng.permutation(len(dataset))[:_MOST_EXAMPLES])
@@ -58,7 +68,7 @@ def fit_head(
     features = head.transform(pooled).double().numpy()
     head.train(model.training)
     weight, bias, quality = _regression(
-        features, targets[chosen], np.array(class_weights or [1.0] * len(head.out_proj.bias))
+        features, dataset.targets[chosen], np.array(class_weights or [1.0] * len(head.out_proj.bias))
     )
     head.out_proj.weight.copy_(torch.from_numpy(weight))
     head.out_proj.bias.copy_(torch.from_numpy(bias))
@@ -153,3 +163,69 @@ def _choose_penalty(features: np.ndarray, targets: np.ndarray, weights: np.ndarr
         results.append((loss, penalty, (probabilities.argmax(axis=1) == targets).mean()))
     _, best, accuracy = min(results)
     return best, float(accuracy)
+
+
+class Fit(NamedTuple):
+    """How well scores fit the labels, at the best temperature."""
+
+    loss: float
+    """Negative log-likelihood of all labels in nats."""
+    temperature: int
+    """Divisor of the scores' distance from the center."""
+    center: float
+    """The mean of predicted numbers; zero for classes."""
+
+
+@torch.no_grad()
+def mix_with_start(
+    task: Any,
+    model: Any,
+    start: Mapping[str, Tensor],
+    dataset: SentencesDataset,
+    class_weights: Sequence[float] | None = None,
+) -> None:
+    """Give the model the mean of the mixtures, weighted by the likelihood of the held-out labels.
+
+    If an end fits better than the mean, the likeliest of the points is kept instead. ``start`` has the weights before
+    the first update, by name; ``dataset`` the held-out examples, with targets. Each rank computes all scores, so that
+    all take the same mixture.
+    """
+    targets, labels = torch.from_numpy(dataset.targets), dataset.labels
+    parameters = dict(model.named_parameters())
+    end = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+
+    def scores_of(batch: dict[str, Any]) -> Tensor:
+        return task.scores(model, batch).cpu()
+
+    def fit_at(share: float) -> Fit:
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.lerp(start[name].to(parameter), end[name], share))
+        scores = predict(model, dataset.sizes, dataset.collate, scores_of, batch_size=32)
+        return fit(torch.stack(scores), targets, labels, class_weights)
+
+    losses = torch.tensor([fit_at(share).loss for share in _SHARES], dtype=torch.double)
+    share = float(torch.softmax(-losses, dim=0) @ torch.tensor(_SHARES, dtype=torch.double))
+    kept = fit_at(share)
+    if kept.loss > min(losses[0], losses[-1]):
+        share = _SHARES[int(losses.argmin())]
+        kept = fit_at(share)
+    last_layer = model.classification_heads[task.head].out_proj
+    last_layer.weight.div_(kept.temperature)
+    last_layer.bias.sub_(kept.center).div_(kept.temperature).add_(kept.center)
+    logger.info(
+        "the way from the frozen solution to the trained weights: %s nats; %.0f %% is kept: %.2f%s",
+        ", ".join(f"{100 * point:.0f} %: {loss:.2f}" for point, loss in zip(_SHARES, losses.tolist(), strict=True)),
+        100 * share, kept.loss, f", with scores divided by {kept.temperature}" * (kept.temperature > 1),
+    )  # fmt: skip
+
+
+def fit(scores: Tensor, targets: Tensor, labels: Labels, class_weights: Sequence[float] | None = None) -> Fit:
+    """Return how well scores <float>[n, outputs] fit, at the best temperature; classes weigh as in training."""
+    weights = None if class_weights is None else scores.new_tensor(class_weights)
+    center = 0.0 if labels.is_likelihood else float(scores.mean())
+    fits = []
+    for temperature in _TEMPERATURES:
+        divided = (scores - center) / temperature + center
+        loss = labels.negative_log_likelihood(divided, targets, weights)
+        fits.append(Fit(float(loss), temperature, center))
+    return min(fits)
