@@ -37,12 +37,7 @@ _TOO_FEW = "only more examples to validate on can tell"
 
 
 def report_on_training(save_dir: Path, task: Path) -> None:
-    """Log from how many examples the score of a run's best checkpoint is, or a warning if it is doubtful.
-
-    Args:
-        save_dir: folder of the checkpoints.
-        task: prepared folder.
-    """
+    """Log how many examples of a prepared folder gave the best checkpoint its score, or warn if it is doubtful."""
     best, manifest = save_dir / "checkpoint_best.pt", task / MANIFEST_FILE
     if not (best.is_file() and manifest.is_file()):
         return
@@ -111,12 +106,10 @@ def _doubt_about_answers(name: str, value: float, rows: int, share: float) -> st
 
 
 def doubt_about(found: Mapping[str, float], right: Iterable[Hashable], rows: int = 0) -> str | None:
-    """Return a warning if a constant answer may reach the same metrics, otherwise None.
+    """Return a warning if a constant answer may reach the same metrics (by name, in percent), otherwise None.
 
-    Args:
-        found: metrics by name, in percent.
-        right: the right label of each example, or a dict label -> number of examples; empty for regression.
-        rows: number of examples; by default that of the labels.
+    ``right`` has the right label of each example, or is a dict label -> number of examples; it is empty for regression.
+    ``rows`` is the number of examples, by default that of the labels.
     """
     counts = Counter(right)
     rows = rows or counts.total()

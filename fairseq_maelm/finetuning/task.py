@@ -60,6 +60,7 @@ class FineTuningTask(EncoderTask):
     @staticmethod
     def read_labels(config: Any, folders: Sequence[Path]) -> Any:
         """Return what the head's outputs stand for; see ``fairseq_maelm.models.labels.read_labels``."""
+        return None
 
     @classmethod
     def facts(cls, cfg: Any) -> dict[str, Any]:
@@ -69,8 +70,8 @@ class FineTuningTask(EncoderTask):
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "FineTuningTask":
         """Load the vocabulary and the labels, and build the task; called by fairseq."""
-        if not from_checkpoint:
-            remember(cfg, **cls.facts(cfg))
+        if not from_checkpoint and (facts := cls.facts(cfg)):
+            remember(cfg, **facts)
         dictionary = load_dictionary(str(Path(cfg.data, cls.vocabulary)))
         return cls(cfg, dictionary, cls.read_labels(SimpleNamespace(task=cfg), [Path(cfg.data)]))
 
@@ -165,9 +166,8 @@ class FineTuningCriterion(FairseqCriterion):
         loss, size = labels.loss(scores, target, weights), sample.get("terms", target.numel())
         output = {"loss": loss.detach(), "sample_size": size, "is_likelihood": labels.is_likelihood}
         output |= {name: sample[name] for name in ("ntokens", "nsentences")}
-        if self.accuracy and (model.training or self.accuracy not in labels.metrics):
-            correct = labels.correct(scores, target)
-            output |= {} if correct is None else {"ncorrect": correct}
+        if self.accuracy and labels.is_exact and (model.training or self.accuracy not in labels.metrics):
+            output["ncorrect"] = labels.correct(scores, target)
         if not model.training:
             output["found"] = self.task.found(sample, scores)
         return loss, size, output

@@ -31,19 +31,10 @@ def prepare_task_folder(
 ) -> dict[str, Any]:
     """Prepare a task's folder and return its manifest; reuse an existing folder that was made from the same files.
 
-    Args:
-        output: the folder to make; it does not exist until it is complete.
-        kind: kind of the folder, as in ``prepare_folder``.
-        options: the settings that determine the result; the manifest stores them.
-        files: split -> file.
-        vocabulary: folder of the vocabulary.
-        write: function that writes the tokenized data to the folder, and returns facts for the manifest.
-        place: subfolder to which the vocabulary is copied.
-        allow_unknown: go on if most tokens are unknown.
-
-    Raises:
-        OSError: a file is missing or cannot be written.
-        ValueError: a file or the vocabulary is not valid, or the folder was made from other files or options.
+    ``write`` writes the tokenized data of ``files`` (split -> file) to the folder, and returns facts for the manifest,
+    which also stores ``options``, the settings that determine the result. The folder has the vocabulary in ``place``.
+    Most tokens are unknown only where ``allow_unknown``. An OSError or a ValueError tells which file is missing or not
+    valid, or that the folder was made from other files or options.
     """
     encoder = open_encoder(vocabulary)
 
@@ -65,12 +56,7 @@ def save_split(folder: Path, split: str, arrays: Mapping[str, NDArray[Any]]) -> 
 
 
 def load_split(folder: Path, kind: str, split: str) -> dict[str, NDArray[Any]]:
-    """Read the arrays of a split.
-
-    Raises:
-        FileNotFoundError: the folder was not prepared or lacks the split.
-        ValueError: another version prepared the folder, or the file is damaged.
-    """
+    """Read the arrays of a split; a FileNotFoundError or ValueError tells that it is missing or damaged."""
     splits = read_manifest(folder, kind)["splits"]
     if split not in splits:
         raise FileNotFoundError(f"{folder} has no split {split!r}, only {', '.join(splits)}")

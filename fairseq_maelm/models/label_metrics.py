@@ -15,7 +15,7 @@ OF_NUMBERS: tuple[str, ...] = ("pearson", "spearman")
 OF_SETS: tuple[str, ...] = ("micro_f1", "macro_f1", "subset_accuracy")
 
 
-def metrics_of_classes(
+def of_classes(
     names: Sequence[str], right: NDArray[Any], found: NDArray[Any], positive: int | None
 ) -> dict[str, float]:
     """Compute metrics of ``OF_CLASSES`` by name for class indices [n]; F1 is that of the positive class."""
@@ -31,7 +31,7 @@ def metrics_of_classes(
     return {name: 100.0 * float(computed[name]()) for name in names}
 
 
-def metrics_of_sets(right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
+def of_sets(right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
     """Return F1 of all decisions, the mean of the labels' F1, and the share of equal sets [n, labels]."""
     right, found = right.astype(np.bool_), found.astype(np.bool_)
     both, total = (right & found).sum(axis=0), right.sum(axis=0) + found.sum(axis=0)
@@ -40,7 +40,7 @@ def metrics_of_sets(right: NDArray[Any], found: NDArray[Any]) -> dict[str, float
     return {name: 100.0 * float(value) for name, value in zip(OF_SETS, values, strict=True)}
 
 
-def metrics_of_numbers(names: Sequence[str], right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
+def of_numbers(names: Sequence[str], right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
     """Compute metrics of ``OF_NUMBERS`` by name for numbers [n]."""
     return {name: _correlation(name, right.astype(np.float64), found.astype(np.float64)) for name in names}
 

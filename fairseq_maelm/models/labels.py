@@ -22,14 +22,8 @@ from torch import Tensor
 
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.files.atomic import CorpusError
-from fairseq_maelm.models.label_metrics import (
-    OF_CLASSES,
-    OF_NUMBERS,
-    OF_SETS,
-    metrics_of_classes,
-    metrics_of_numbers,
-    metrics_of_sets,
-)
+from fairseq_maelm.models import label_metrics
+from fairseq_maelm.models.label_metrics import OF_CLASSES, OF_NUMBERS, OF_SETS
 from fairseq_maelm.text.dictionary import class_names
 
 LABELS_FILE = "label/dict.txt"
@@ -44,15 +38,10 @@ _SPECIAL, _EOS = Dictionary().nspecial, Dictionary().eos()
 
 
 class TextLabel(NamedTuple):
-    """The class that a model finds most likely for a text.
-
-    Attributes:
-        label: name of the class.
-        probability: probability of the class, in [0, 1].
-    """
+    """The class that a model finds most likely for a text."""
 
     label: str
-    probability: float
+    probability: float  # in [0, 1]
 
 
 @dataclass(frozen=True)
@@ -69,6 +58,8 @@ class Labels:
     problem: ClassVar[str | None] = None
     # Whether the loss is a likelihood, which is logged in bits.
     is_likelihood: ClassVar[bool] = True
+    # Whether an answer is right or wrong, and not right in part or near.
+    is_exact: ClassVar[bool] = True
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
@@ -105,13 +96,9 @@ class Labels:
         """Return answers in the units of the data."""
         return found
 
-    def correct(self, scores: Tensor, target: Tensor) -> Tensor | None:
-        """Return the number of right answers, for the accuracy in training; None if answers may be right in part."""
+    def correct(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Return the number of right answers, for the accuracy in training."""
         return (self.found(scores) == target).sum()
-
-    def negative_log_likelihood(self, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return how unlikely scores make the targets, in nats."""
-        return self.loss(scores, target, weights)
 
     def with_positive(self, label: str) -> "Labels":
         """Return the labels with another positive class of F1, which must be one of two classes."""
@@ -129,11 +116,6 @@ class Labels:
     def to_json(self) -> dict[str, Any]:
         """Return what a prepared folder's manifest says of the labels; ``from_json`` reads it."""
         return {"labels": list(self.names), "scale": None}
-
-    def stored(self, label: str | Iterable[str]) -> list[int]:
-        """Return the symbols that a prepared folder stores for a row's label or labels, with fairseq's end symbol."""
-        given = (label,) if isinstance(label, str) else label
-        return [*(self.numbers[name] + _SPECIAL for name in given), _EOS]
 
     def read(self, prefix: Path) -> NDArray[Any] | None:
         """Return the targets of a prepared split, ``PREFIX.idx`` with its .bin; None if it has no labels."""
@@ -192,7 +174,7 @@ class Classes(Labels):
     def measure(self, right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
         """Return ``metrics`` of targets and answers [n]."""
         positive = None if self.positive is None else self.numbers[self.positive]
-        return metrics_of_classes(self.metrics, right, found, positive)
+        return label_metrics.of_classes(self.metrics, right, found, positive)
 
     def with_positive(self, label: str) -> "Labels":
         """Return the classes with another positive one."""
@@ -244,6 +226,7 @@ class Sets(Classes):
     separator: str = ";"
     problem = "multi_label_classification"
     metrics = OF_SETS
+    is_exact = False
     described = "rows with any number of labels"
     with_positive, balanced_weights = Labels.with_positive, Labels.balanced_weights
 
@@ -255,12 +238,9 @@ class Sets(Classes):
         """Return the binary cross-entropy, summed over examples and labels."""
         return F.binary_cross_entropy_with_logits(scores, target.float(), reduction="sum")
 
-    def correct(self, scores: Tensor, target: Tensor) -> None:
-        """Return None: a set may be right in part."""
-
     def measure(self, right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
         """Return ``metrics`` of sets [n, labels]."""
-        return metrics_of_sets(right, found)
+        return label_metrics.of_sets(right, found)
 
     def targets(self, rows: Sequence[NDArray[np.int64]], place: str) -> NDArray[np.bool_]:
         """Return sets <bool>[rows, labels]."""
@@ -317,7 +297,7 @@ class Numbers(Labels):
     scale: float | None = None
     bounds: tuple[float, float] = (-math.inf, math.inf)
     problem = "regression"
-    is_likelihood = False
+    is_likelihood = is_exact = False
     metrics = OF_NUMBERS
     columns = ("value",)
     described = "numbers"
@@ -330,16 +310,9 @@ class Numbers(Labels):
         """Return the sum of squared errors."""
         return F.mse_loss(scores.view(-1), target.float(), reduction="sum")
 
-    def correct(self, scores: Tensor, target: Tensor) -> None:
-        """Return None: numbers are near or far."""
-
     def measure(self, right: NDArray[Any], found: NDArray[Any]) -> dict[str, float]:
         """Return ``metrics`` of numbers [n]."""
-        return metrics_of_numbers(self.metrics, right, found)
-
-    def negative_log_likelihood(self, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return how unlikely the errors are if they are normal, with the variance that makes them most likely."""
-        return len(target) / 2 * F.mse_loss(scores[:, 0], target).clamp_min(1e-12).log()
+        return label_metrics.of_numbers(self.metrics, right, found)
 
     def read(self, prefix: Path) -> NDArray[np.float32] | None:
         """Return the numbers in ``PREFIX.label``."""
@@ -453,8 +426,9 @@ def sentence_labels(config: Any, folders: Sequence[Path]) -> Numbers | Classes:
     file = next((folder / LABELS_FILE for folder in folders if (folder / LABELS_FILE).is_file()), None)
     is_number = file is None or getattr(cfg, "regression_target", False)
     names = None if is_number else class_names(Dictionary.load(str(file)))
-    given = {name: getattr(cfg, name, None) for name in ("scale", "label_separator")}
-    return from_json({"labels": names, **given}, getattr(getattr(config, "criterion", None), "positive_label", None))
+    scale, separator = getattr(cfg, "scale", None), getattr(cfg, "label_separator", None)
+    content = {"labels": names, "scale": scale, "label_separator": separator}
+    return from_json(content, getattr(getattr(config, "criterion", None), "positive_label", None))
 
 
 def read_labels(config: Any, folders: Sequence[Path]) -> Labels | None:

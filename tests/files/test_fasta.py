@@ -17,6 +17,7 @@ from fairseq_maelm.files.kinds import FASTA, TABLES, TEXT, kind_of
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.sentences.inference import read_rows
 from fairseq_maelm.finetuning.tables import ColumnsWithId, read_table
+from fairseq_maelm.models.labels import Classes
 from fairseq_maelm.options import CommandParser, add_settings
 
 KEPT = Path(__file__).parents[1] / "end_to_end" / "kept"
@@ -107,7 +108,7 @@ def test_predict_reads_a_table_of_names_and_sequences(path: Path) -> None:
     add_settings(parser, ColumnsWithId)
     args = parser.parse_args([])
     args.input = path
-    rows = read_rows(args, ["x", "y"])
+    rows = read_rows(args, Classes(("x", "y")))
     assert [(row.texts, row.id, row.label) for row in rows] == [
         ((text,), name, None) for name, text in SEQUENCES.items()
     ]

@@ -110,14 +110,9 @@ def prompt_input(
     An example has C sequences, one for each distinct number of pieces in label words. The batch has the first sequences
     of all examples, then their second sequences, and so on.
 
-    Args:
-        examples: for each example, the C sequences <int64>[n] of ``Prompter.encode``.
-        symbols: ids of padding and <mask>.
-        view: what the encoder sees at masks.
-        width: the padded length, for few different shapes; None for that of the longest sequence.
-
-    Returns:
-        ``src_tokens``, ``src_lengths`` and ``layout`` of all sequences; predictions are made at masks only.
+    ``examples`` are outputs of ``Prompter.encode``; ``view`` is what the encoder sees at masks. Sequences are padded to
+    ``width``, for few different shapes, or to the longest one. Return ``src_tokens``, ``src_lengths`` and ``layout`` of
+    all sequences; predictions are made at masks only.
     """
     sequences = [example[variant] for variant in range(len(examples[0])) for example in examples]
     lengths = np.array([len(sequence) for sequence in sequences])
@@ -127,14 +122,11 @@ def prompt_input(
 
 
 def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
-    """Return scores <float32>[B, K] of K labels for B examples.
+    """Return scores <float32>[B, K] of K labels from logits <float>[M, V] at the masks of ``prompt_input``'s batch.
 
-    The score of a word with n pieces is the mean log-probability of its pieces in the sequence with n masks. If all
-    words are single pieces, scores are logits instead: log-probabilities up to a constant per example.
-
-    Args:
-        logits: <float>[M, V] at the masks of ``prompt_input``'s batch, in order.
-        pieces: token ids of each of the K label words.
+    ``pieces`` are the token ids of the K label words. The score of a word with n pieces is the mean log-probability of
+    its pieces in the sequence with n masks. If all words are single pieces, scores are logits instead:
+    log-probabilities up to a constant per example.
     """
     counts = sorted({len(word) for word in pieces})
     examples = len(logits) // sum(counts)

@@ -88,15 +88,11 @@ def sentences_of(parts: Sequence[Part]) -> int:
 
 
 def render(parts: Sequence[Part], sentences: Sequence[str], masks: int = 1) -> list[Segment]:
-    """Put sentences into a template and return the segments of the sequence.
+    """Put sentences, cleaned like pretraining text, into a template and return the segments of the sequence.
 
     White space between two parts is tokenized with the second, so that a trailing space is not a separate token. The
-    mask stands for a word with its preceding space, like <mask> in texts for the hub interface.
-
-    Args:
-        parts: parts of the template.
-        sentences: sentences of the example; they are cleaned like pretraining text.
-        masks: number of masks for the label word.
+    mask, or ``masks`` for a label word of several pieces, stands for a word with its preceding space, like <mask> in
+    texts for the hub interface.
     """
     if len(sentences) != sentences_of(parts):
         raise ValueError(f"the template has {sentences_of(parts)} sentences, but the example has {len(sentences)}")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
@@ -226,6 +227,10 @@ def fit(scores: Tensor, targets: Tensor, labels: Labels, class_weights: Sequence
     fits = []
     for temperature in _TEMPERATURES:
         divided = (scores - center) / temperature + center
-        loss = labels.negative_log_likelihood(divided, targets, weights)
+        if labels.is_likelihood:
+            loss = labels.loss(divided, targets, weights)
+        else:
+            # Errors are normal, with the variance that makes them most likely.
+            loss = len(targets) / 2 * F.mse_loss(divided[:, 0], targets).clamp_min(1e-12).log()
         fits.append(Fit(float(loss), temperature, center))
     return min(fits)

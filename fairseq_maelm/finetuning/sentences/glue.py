@@ -27,37 +27,25 @@ DEV_IDS_FILES = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 
 @dataclass(frozen=True)
 class Table:
-    """The layout of one task file.
+    """The layout of one task file."""
 
-    Attributes:
-        file: name in the task's folder.
-        columns: columns of the sentences, the label, and the example index for submissions.
-        rows: the official number of examples; several numbers if several versions of the file are in use.
-        header: names of the columns, for a file without a header.
-        held_out: True to select the rows that dev_ids.tsv lists, False to select the other rows; None to select all
-            rows.
-    """
-
-    file: str
-    columns: ColumnsWithId
-    rows: Sequence[int]
-    header: Sequence[str] = ()
-    held_out: bool | None = None
+    file: str  # name in the task's folder
+    columns: ColumnsWithId  # of the sentences, the label, and the example index for submissions
+    rows: Sequence[int]  # the official number of examples; several numbers if several versions are in use
+    header: Sequence[str] = ()  # names of the columns, for a file without a header
+    held_out: bool | None = None  # True for the rows that dev_ids.tsv lists, False for the others, None for all
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task's labels and tables.
+    """A task's labels and tables."""
 
-    Attributes:
-        labels: class names in alphabetical order, which is the order of the class indices; None for STS-B's scores.
-        tables: split -> candidate files; the first existing file is used. Splits have fairseq's names: train, valid,
-            test and, for MNLI mismatched, valid1 and test1.
-        irregular: whether official files contain empty sentences, and sentences with line breaks, which split rows.
-    """
-
+    # Class names in the order of the class indices; None for STS-B's scores.
     labels: list[str] | None
+    # Split -> candidate files, of which the first existing one is used. Splits have fairseq's names: train, valid, test
+    # and, for MNLI mismatched, valid1 and test1.
     tables: dict[str, list[Table]]
+    # Whether official files contain empty sentences, and sentences with line breaks, which split rows.
     irregular: bool = False
 
 
@@ -191,11 +179,7 @@ def _check_count(rows: int, path: Path, table: Table) -> None:
 
 
 def read_glue(path: Path, table: Table, task: GlueTask, quirks: Quirks) -> Iterator[Example]:
-    """Yield the examples of a file, with their indices as ids, and add irregular rows to ``quirks``.
-
-    Raises:
-        CorpusError: a row is not an example, or a column is missing; the message names file and line.
-    """
+    """Yield the examples of a file, with their indices as ids, and add irregular rows to ``quirks``."""
     rows = table_rows(path)
     if table.header:
         rows = itertools.chain([(str(path), table.header)], rows)

@@ -96,12 +96,7 @@ def _text_of_split(args: argparse.Namespace, scores: Tensor, labels: Any) -> str
 
 
 def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Tensor, NDArray[Any] | None]:
-    """Run a model over a prepared split.
-
-    Returns:
-        outputs <float64>[n, outputs] in the order of the file; and targets (class indices <int64>[n], sets
-        <bool>[n, classes] or numbers <float32>[n]), or None for a split without labels.
-    """
+    """Run a model over a prepared split; return scores <float64>[n, outputs], and targets or None for no labels."""
     hub.task.load_dataset(split)
     dataset = hub.task.datasets[split]
     sizes = np.array([dataset.size(number) for number in range(len(dataset))])

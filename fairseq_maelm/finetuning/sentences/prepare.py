@@ -234,16 +234,18 @@ def write_split(
     """
     builders: dict[str, Any] = {}
     numbers: list[str] = []
+    empty = Dictionary()
     for texts, label in rows:
         items = {f"input{number}": torch.from_numpy(tokens.astype("int64")) for number, tokens in enumerate(texts)}
         if label is not None and isinstance(labels, Numbers):
             numbers.append(repr(float(str(label)) / (labels.scale or 1.0)))
         elif label is not None:
-            items["label"] = torch.tensor(labels.stored(label))
+            classes = (label,) if isinstance(label, str) else label
+            items["label"] = torch.tensor([*(labels.numbers[name] + empty.nspecial for name in classes), empty.eos()])
         for name, item in items.items():
             if name not in builders:
                 (folder / name).mkdir(exist_ok=True)
-                symbols = dictionary_size if name != "label" else len(Dictionary()) + labels.outputs
+                symbols = dictionary_size if name != "label" else len(empty) + labels.outputs
                 builders[name] = make_builder(str(folder / name / f"{split}.bin"), impl="mmap", vocab_size=symbols)
             builders[name].add_item(item)
     for name, builder in builders.items():

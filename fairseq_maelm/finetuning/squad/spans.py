@@ -34,13 +34,9 @@ def best_spans(
     the window; here all ends within ``max_answer_length`` of a start are considered, so that every window with a
     possible answer yields an answer.
 
-    Args:
-        logits: <float>[B, S, 2] scores of every token as start and as end.
-        context_mask: <bool>[B, S] True at tokens that may be an end.
-        start_mask: <bool>[B, S] True at tokens that may be a start, a subset of ``context_mask``.
-        n_best: number of starts to consider in a window.
-        max_answer_length: maximum length of an answer in tokens.
-        kept: number K of answers to return for each window.
+    ``logits`` <float>[B, S, 2] are the scores of every token as start and as end. ``context_mask`` <bool>[B, S] is True
+    at tokens that may be an end, and ``start_mask``, a subset, at those that may be a start. K = ``kept`` answers of up
+    to ``max_answer_length`` tokens are returned for each window.
     """
     logits = logits.float()
     start_logits = logits[..., 0].masked_fill(~start_mask, -torch.inf)

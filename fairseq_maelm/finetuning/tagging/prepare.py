@@ -77,11 +77,10 @@ class TaggedSplit(NamedTuple):
 def encode_words(
     encoder: TextEncoder, sentences: Sequence[Sequence[str]], labels: Sequence[int] | None = None
 ) -> tuple[TaggedSplit, NDArray[np.int64]]:
-    """Tokenize each word separately, as if it followed a space.
+    """Tokenize each word separately, as if it followed a space; label ids are 0 if ``labels`` is None.
 
-    Returns:
-        the split, whose label ids are 0 if ``labels`` is None; and the indices of words that consist of control
-        characters: these have no pieces, so they become ``<unk>`` and get a label like other words.
+    Return also the indices of words of control characters: these have no pieces, so they become ``<unk>`` and get a
+    label like other words.
     """
     words = [clean_text(word) for words in sentences for word in words]
     pieces, lengths = encoder.encode_flat([encoder.word_prefix + word if word else "" for word in words])
