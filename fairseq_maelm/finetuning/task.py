@@ -88,11 +88,7 @@ class FineTuningTask(EncoderTask):
 
     def open_split(self, split: str, training: bool, *unused: Any) -> BatchDataset:
         """Open a split, and log what it has."""
-        dataset: Any = self.open_examples(split, training)
-        logger.info("%s: %s", split, dataset.described)
-        for warning in dataset.warnings:
-            logger.warning("%s: %s", split, warning)
-        return dataset
+        return announced(split, self.open_examples(split, training))
 
     def scores(self, model: Any, sample: Mapping[str, Any]) -> Tensor:
         """Return the scores <float32> of a batch's examples, in the form that ``labels`` reads."""
@@ -130,6 +126,14 @@ class FineTuningTask(EncoderTask):
         """Log the metrics of a whole set, from what ``found`` returned for batches of all ranks."""
         rows = [row for each in found for row in self.rows(each)]
         log_collected(rows, lambda collected: self.measure(collected, labels), labels.metrics)
+
+
+def announced(name: str, dataset: Any) -> Any:
+    """Log what a dataset has, and what is lost of its data; return it."""
+    logger.info("%s: %s", name, dataset.described)
+    for warning in dataset.warnings:
+        logger.warning("%s: %s", name, warning)
+    return dataset
 
 
 @dataclass

@@ -84,9 +84,7 @@ class SquadDataset(BatchDataset):
             ((first >= 0) & ~held, unheld),
             (first == NOT_LOCATED, "have an answer that is not in their context: the loss ignores them"),
         )
-        said = [f"{concerned.sum():,} questions {what}" for concerned, what in found if concerned.any()]
-        unscored = not self.training and split.texts.answers is None
-        return [*said, *["the questions have no answers: they can be predicted but not scored"] * unscored]
+        return [f"{concerned.sum():,} questions {what}" for concerned, what in found if concerned.any()]
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of B windows.

@@ -15,6 +15,7 @@ from fairseq_maelm.finetuning.squad.prepare import build_split, load_split
 from fairseq_maelm.finetuning.squad.reading import Question, SquadFile, read_squad
 from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds, window_rows
 from fairseq_maelm.finetuning.squad.task import SPAN_HEAD
+from fairseq_maelm.finetuning.task import announced
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.options import UsageError
@@ -79,7 +80,7 @@ def answer_questions(
         raise ValueError("a question is empty")
     asked = [Question(str(number), question, 0, [], None, True) for number, question in enumerate(questions)]
     split, _ = build_split(hub.tokenizer.encoder, SquadFile("2.0", [context], asked, False, {}))
-    dataset = hub.task.dataset_of(split, "questions")
+    dataset = announced("questions", hub.task.dataset_of(split, "questions"))
     candidates = score_windows(hub, dataset, hub.task.cfg.n_best, progress=progress)
     return [_best_answers(dataset, candidates, question) for question in range(len(questions))]
 
@@ -128,7 +129,7 @@ def predict_input(hub: MaelmHubInterface, args: argparse.Namespace) -> Predicted
         may_have_none = str(hub.task.cfg.squad_version) == "auto" and split.texts.answers is None
         if not may_have_none:
             raise UsageError("all questions of SQuAD 1.1 have answers: omit --threshold and --null-odds")
-    dataset = hub.task.dataset_of(split, args.split)
+    dataset = announced("questions", hub.task.dataset_of(split, "questions"))
     windows = score_windows(hub, dataset, 1, args.batch_size, progress=True)[:, 0]
     best = best_of_questions(windows, dataset.windows.first)
     answers = dict(zip(split.texts.identities, split.answer_texts(best["first"], best["last"])))

@@ -1,5 +1,6 @@
 """The fairseq task and criterion of extractive question answering, with or without unanswerable questions."""
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from fairseq_maelm.models.labels import Labels, Spans
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTaskConfig
 from fairseq_maelm.text.dictionary import MASK
+
+logger = logging.getLogger(__name__)
 
 SPAN_HEAD = "span_head"
 
@@ -102,6 +105,8 @@ class SquadTask(FineTuningTask):
         prepared = load_split(self.cfg.data, split)
         for name in ("question_tokens", "context_tokens"):
             check_array(Path(self.cfg.data) / f"{split}.npz", prepared.arrays[name], self.dictionary.index(MASK))
+        if not training and prepared.texts.answers is None:
+            logger.warning("%s has no answers: it can be predicted but not scored", split)
         return self.dataset_of(prepared, split, training)
 
     def dataset_of(self, prepared: PreparedSplit, name: str, training: bool = False) -> SquadDataset:
