@@ -23,7 +23,7 @@ class Kind(NamedTuple):
     """
 
     tasks: tuple[str, ...]
-    add_options: Callable[[argparse.ArgumentParser], None]
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     recipe: Callable[[Path, Mapping[str, Any]], str | None] = lambda folder, manifest: None
     accepts: tuple[str, ...] = ()
 

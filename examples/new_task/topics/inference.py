@@ -1,6 +1,7 @@
 """The predictions of ``maelm predict`` for checkpoints of this task."""
 
 import argparse
+from functools import partial
 from typing import Any
 
 from fairseq_maelm.finetuning.predicted import Predicted, predict_rows
@@ -11,8 +12,5 @@ from .task import TopicsTask, read_examples
 
 def predict_input(hub: Any, args: argparse.Namespace) -> Predicted:
     """Write the topics, their probabilities and the text of each line, and compute the metrics."""
-
-    def run(texts: Any) -> Any:
-        return score_texts(hub, texts, TopicsTask.head, args.batch_size)
-
+    run = partial(score_texts, hub, head=TopicsTask.head, batch_size=args.batch_size)
     return predict_rows(read_examples(args.input), run, hub.labels)

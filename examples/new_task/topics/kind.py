@@ -11,5 +11,4 @@ def _recipe(folder: Path, manifest: Mapping[str, Any]) -> str | None:
     return str(Path(__file__).with_name("recipe.yaml")) if (folder / "labels.txt").is_file() else None
 
 
-# The second entry declares options of `maelm predict`; there are none.
-KIND = Kind(("maelm_topics",), lambda parser: None, _recipe)
+KIND = Kind(("maelm_topics",), recipe=_recipe)

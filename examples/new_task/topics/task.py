@@ -39,8 +39,7 @@ class TopicsDataset(BatchDataset):
         encoded = open_encoder(path.parent).encode([text for each in examples for text in each.texts])
         self.rows = [np.concatenate([start, tokens[:-1][: task.longest - 2], end]) for tokens in encoded]
         self.padding = task.dictionary.pad()
-        # What training logs of the data.
-        self.described, self.warnings = f"{len(examples)} texts", ()
+        self.described, self.warnings = f"{len(examples)} texts", ()  # for the log
         sizes = np.array([len(row) for row in self.rows])
         super().__init__(sizes, "buckets", task.cfg.seed, fixed_epoch=None if training else 0)
 
