@@ -144,7 +144,7 @@ report {data} | is not the folder of a sweep
 sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
 """
 _SETS_OF_LABELS = {
-    "{tags.csv} --label-separator ';' --valid {tags_bad.csv}": "tags_bad.csv:3 has the label 'd', but the training",
+    "{tags.csv} --label-separator ';' --valid {tags_bad.csv}": "tags_bad.csv:3 has the label 'd', but the known",
     "{tags_twice.csv} --label-separator ';'": "tags_twice.csv:2 has the label 'a' twice: remove one of them",
     "{tags.csv} --label-separator '|'": "tags.csv: no row has two labels with '|' between them: give the character",
     "{tags_none.csv} --label-separator ';'": "tags_none.csv has 0 different labels",
