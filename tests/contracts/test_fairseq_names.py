@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fairseq_maelm.data import schedule
-from fairseq_maelm.finetuning import task
 from fairseq_maelm.optim import muon
+from fairseq_maelm.tasks import finetuning as task
 
 from .sources import count_package_files, package_files, parse, relative
 

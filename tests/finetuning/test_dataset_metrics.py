@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from fairseq.logging import metrics
 
-from fairseq_maelm.finetuning.task import log_collected
 from fairseq_maelm.models.label_metrics import OF_SETS
 from fairseq_maelm.models.labels import Classes, Numbers, Sets, default_positive
+from fairseq_maelm.tasks.finetuning import log_collected
 
 CLASSES, NUMBERS = Classes(("0", "1"), "1"), Numbers()
 

@@ -14,10 +14,10 @@ from omegaconf import MISSING
 from fairseq_maelm.batch import whole_sequences
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.finetuning.tables import Example, read_table
-from fairseq_maelm.finetuning.task import FineTuningCriterion, FineTuningTask, NoOptions
 from fairseq_maelm.models.labels import Sets
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTaskConfig
+from fairseq_maelm.tasks.finetuning import FineTuningCriterion, FineTuningTask, NoOptions
 from fairseq_maelm.text.imported import open_encoder
 
 LABELS = "labels.txt"

@@ -31,10 +31,10 @@ from fairseq_maelm.data.masking_variants import (
 from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompter, find_prompt
 from fairseq_maelm.finetuning.tables import read_table
-from fairseq_maelm.finetuning.task import FineTuningCriterion, FineTuningTask, NoOptions
 from fairseq_maelm.models.checks import check_view
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTaskConfig
+from fairseq_maelm.tasks.finetuning import FineTuningCriterion, FineTuningTask, NoOptions
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
 from fairseq_maelm.text.tokenizer import Tokenizer
 

@@ -20,12 +20,12 @@ from fairseq_maelm.finetuning.doubtful_results import START
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
 from fairseq_maelm.finetuning.sentences.frozen_start import fit_head, mix_with_start
 from fairseq_maelm.finetuning.sentences.kind import SHORTEST
-from fairseq_maelm.finetuning.task import FineTuningCriterion, FineTuningTask
 from fairseq_maelm.launch.save_folder import DEFAULT as LAST_CHECKPOINT
 from fairseq_maelm.models.labels import LABELS_FILE, sentence_labels
 from fairseq_maelm.modules.finetuning_heads import POOLING
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
+from fairseq_maelm.tasks.finetuning import FineTuningCriterion, FineTuningTask
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from fairseq_maelm.finetuning.squad.prepare import build_split, load_split
 from fairseq_maelm.finetuning.squad.reading import Question, SquadFile, read_squad
 from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds, window_rows
 from fairseq_maelm.finetuning.squad.task import SPAN_HEAD
-from fairseq_maelm.finetuning.task import announced
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.options import UsageError
+from fairseq_maelm.tasks.finetuning import announced
 from fairseq_maelm.text.cleaning import checked_text, checked_texts
 
 

@@ -22,10 +22,10 @@ from fairseq_maelm.finetuning.squad.dataset import SPECIAL_TOKENS, SquadDataset
 from fairseq_maelm.finetuning.squad.prepare import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, metric_names, raw_scores, squad_metrics
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds, window_rows
-from fairseq_maelm.finetuning.task import FineTuningCriterion, FineTuningTask, NoOptions, log_collected
 from fairseq_maelm.models.labels import Labels, Spans
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTaskConfig
+from fairseq_maelm.tasks.finetuning import FineTuningCriterion, FineTuningTask, NoOptions, log_collected
 from fairseq_maelm.text.dictionary import MASK
 
 logger = logging.getLogger(__name__)

@@ -21,11 +21,11 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
 from fairseq_maelm.finetuning.tagging.prepare import TaggedSplit, TaggingSettings, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import ACCURACY, ENTITY_METRICS, score
-from fairseq_maelm.finetuning.task import FineTuningCriterion, FineTuningTask, NoOptions
 from fairseq_maelm.finetuning.task_folder import load_split
 from fairseq_maelm.models.labels import Labels
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTaskConfig
+from fairseq_maelm.tasks.finetuning import FineTuningCriterion, FineTuningTask, NoOptions
 from fairseq_maelm.text.dictionary import MASK
 
 logger = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from fairseq_maelm.finetuning.tagging.prepare import (
 )
 from fairseq_maelm.finetuning.tagging.schemes import score
 from fairseq_maelm.finetuning.tagging.task import TaggingCriterion, TaggingTask
-from fairseq_maelm.finetuning.task import NoOptions
 from fairseq_maelm.finetuning.task_folder import load_split
+from fairseq_maelm.tasks.finetuning import NoOptions
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import open_encoder
 
