@@ -51,7 +51,7 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
     [
         ("from fairseq_maelm import MaelmModel\nMaelmModel.from_pretrained('maelm-english-14m-uncased')", UNCHANGED),
         ("from fairseq_maelm import MaelmHubInterface\nimport fairseq_maelm.finetuning.squad.task", UNCHANGED),
-        ("import fairseq_maelm.finetuning.squad.inference", UNCHANGED),
+        ("import fairseq_maelm.finetuning.squad.inference", CHANGED),
         ("import fairseq_maelm.tasks", CHANGED),
         ("from fairseq_maelm import MaelmModel, register\nregister()", CHANGED),
     ],
