@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_maelm.models.sizes import PUBLISHED
+
 _POSITIONS = "embed_positions.weight"
 # Function, number and largest distance of MPNet's buckets. transformers hard-codes them
 # (MPNetEncoder.compute_position_bias) and ignores the configuration.
@@ -181,14 +183,7 @@ FAIRSEQ_ROBERTA = Family(
     lm_head={name: f"encoder.{name}" for name in _LM_HEAD},
 )
 # model_type in config.json -> family
-FAMILIES = {
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
-    **dict.fromkeys(("mpnet", "maelm"), MPNET),
-    "modernbert": MODERNBERT,
-    "bert": BERT,
-    "distilbert": DISTILBERT,
-    "electra": ELECTRA,
-}
+FAMILIES = dict(zip(PUBLISHED, (*(ROBERTA,) * 3, *(MPNET,) * 2, MODERNBERT, BERT, DISTILBERT, ELECTRA), strict=True))
 
 
 def _names(

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, NamedTuple
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.fasta import fasta_records
 from fairseq_maelm.files.kinds import DOCUMENTS, FASTA, JSON_LINES, TEXT, kind_of
-from fairseq_maelm.files.lines import damage_told, decode, decompressed, parse_record, text_field
-from fairseq_maelm.text.cleaning import clean_text
+from fairseq_maelm.files.lines import damage_told, decode, decompressed, parse_record
+from fairseq_maelm.text.cleaning import clean_text, text_field
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,12 @@ import gzip
 import logging
 import lzma
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from fairseq_maelm.files.atomic import CorpusError, parse_json
-from fairseq_maelm.text.cleaning import checked_text
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +132,3 @@ def log_invalid(mistakes: Sequence[str]) -> None:
 def columns_in(row: Sequence[Any]) -> str:
     """Return a row's number of columns as words for a message: "1 column", "2 columns"."""
     return f"{len(row)} column{'s' * (len(row) != 1)}"
-
-
-def text_field(record: Mapping[str, Any], name: str, place: str) -> str:
-    """Return a text field of a record; for other values, raise a CorpusError that names file and line."""
-    return checked_text(record[name], f"{place}: the field {name!r}")

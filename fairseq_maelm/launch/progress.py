@@ -1,4 +1,4 @@
-"""The progress of a training, read from fairseq's log with ``--log-format json``."""
+"""The progress of a training: of this process's trainer, and in fairseq's log with ``--log-format json``."""
 
 import contextlib
 import datetime
@@ -6,11 +6,26 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
-from typing import NamedTuple
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 _BAR, _LEAST_BAR = 20, 5
 _USUAL_COLUMNS = 80
+
+
+class _Run:
+    trainer: Callable[[], Any] = staticmethod(lambda: None)
+
+
+def follow(trainer: Any) -> None:
+    """Make a trainer of fairseq that of this process's run."""
+    _Run.trainer = weakref.ref(trainer)
+
+
+def running_trainer() -> Any:
+    """Return the trainer of this process's run, or None before its first epoch."""
+    return _Run.trainer()
 
 
 class Training(NamedTuple):

@@ -1,4 +1,4 @@
-"""Choose the checkpoint from which a run starts. For the reason, see ``start``."""
+"""Choose the checkpoint from which a run starts. For the reason, see ``fairseq_fixes.resuming``."""
 
 import contextlib
 import filecmp
@@ -15,14 +15,14 @@ from fairseq.file_io import PathManager
 
 from fairseq_maelm.checkpoints.integrity import find_damage
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state, shown
+from fairseq_maelm.checkpoints.plain_data import CheckpointError, read_state, shown
 from fairseq_maelm.files.atomic import PARTIAL_SUFFIX
 
 logger = logging.getLogger(__name__)
 
 # fairseq's default for --restore-file: the file with this name in the save folder.
 DEFAULT = "checkpoint_last.pt"
-
+LOCK_FILE = ".fairseq-train.lock"
 
 # Progress values that fairseq uses unchecked: (table, name, largest absolute value); math.inf allows any float but NaN.
 _LARGEST = (
@@ -36,7 +36,6 @@ _LARGEST = (
     ("early_stopping", "best", math.inf),
     ("early_stopping", "num_runs", 10**6),
 )
-
 
 _NO_PROGRESS = "cannot be continued: it has no complete record of the progress"
 
@@ -89,21 +88,6 @@ def read_progress(path: Path) -> Progress:
     if "train_iterator" not in state["extra_state"]:
         obstacle = "has no position in the data"
     return Progress(int(last["num_updates"]), str(last["criterion_name"]), obstacle, len(state["optimizer_history"]))
-
-
-def read_run(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]] | None:
-    """Return the newest readable checkpoint in a folder, without its weights, or None.
-
-    Returns:
-        the configuration, section -> option -> value; and the content of the checkpoint.
-    """
-    for path in sorted(checkpoint_files(folder, ""), key=lambda path: path.stat().st_mtime, reverse=True):
-        try:
-            state = read_without_weights(path)
-            return plain_sections(state, path), state
-        except ValueError:  # ``choose_start`` reports the error
-            continue
-    return None
 
 
 def _read_to_continue(path: Path) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fairseq_maelm.launch.progress import bar, metrics_of, terminal_columns, training_state
+from fairseq_maelm.checkpoints.locate import LOG_FILE
+from fairseq_maelm.launch.progress import bar, metrics_of, running_trainer, terminal_columns, training_state
 
-LOG_FILE = "training.log"
 # With several GPUs, each process is a new interpreter and gets the log's path and the limits from this variable.
 _FOR_RANKS = "MAELM_TRAINING_SCREEN"
 
@@ -104,8 +104,6 @@ class Screen(logging.Handler):
         return f"{bar(state.share, columns - len(str(state)))}{state}"[:columns]
 
     def _watch(self) -> None:
-        from fairseq_maelm.fairseq_fixes.stopping import running_trainer  # imports fairseq
-
         last_line = -math.inf
         while not self._ended.wait(_SECONDS_OF_LOOK):
             trainer = running_trainer()

@@ -7,8 +7,7 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, OmegaConf, open_dict
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES
-from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
+from fairseq_maelm.models.sizes import POSITIONS, PUBLISHED, fill_from_size
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
@@ -133,7 +132,7 @@ class MaelmModelConfig(FairseqDataclass):
         minimum=SMALLEST_EPS,
         maximum=LARGEST_EPS,
     )
-    imported_as: ChoiceEnum(["none", *FAMILIES]) = option(  # type: ignore[valid-type]
+    imported_as: ChoiceEnum(["none", *PUBLISHED]) = option(  # type: ignore[valid-type]
         "none",
         help="type of the published model that the encoder was imported from, set by `maelm import`; it is the "
         "default format of `maelm export`",

@@ -45,6 +45,11 @@ SIZES: dict[str, dict[str, Any]] = {
     }.items()
 }
 DEFAULT_SIZE = "maelm_base"
+# The values of model_type in config.json of the published models that can be imported.
+PUBLISHED = (
+    *("roberta", "xlm-roberta", "camembert", "mpnet", "maelm"),
+    *("modernbert", "bert", "distilbert", "electra"),
+)
 
 
 def shared_layers(encoder_layers: int) -> int:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from fairseq_maelm.files.fasta import fasta_records
 from fairseq_maelm.files.kinds import FASTA, JSON_LINES, TEXT, TSV, kind_of
-from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, text_field, uncompressed_name
+from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, uncompressed_name
 from fairseq_maelm.options import UsageError
-from fairseq_maelm.text.cleaning import clean_text
+from fairseq_maelm.text.cleaning import clean_text, text_field
 
 METHODS = ("original", "within_word_l2r")  # values of --method; see ``likelihood``
 # The sentences of a minimal pair, in this order.

@@ -13,8 +13,8 @@ from omegaconf import II
 
 from fairseq_maelm.fairseq_fixes import mend_fairseq
 from fairseq_maelm.fairseq_fixes.batches import TaskOnUnevenRanks
-from fairseq_maelm.fairseq_fixes.stopping import running_trainer
-from fairseq_maelm.launch.setup_files import VOCABULARY_FILES
+from fairseq_maelm.launch.progress import running_trainer
+from fairseq_maelm.launch.run_record import VOCABULARY_FILES
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.modules.layer_modes import prepares_shapes

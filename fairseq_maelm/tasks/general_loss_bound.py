@@ -6,8 +6,8 @@ from typing import Any
 
 from fairseq.logging import metrics
 
+from fairseq_maelm.fairseq_fixes.resuming import lasting
 from fairseq_maelm.launch.save_folder import checkpoint_files
-from fairseq_maelm.launch.start import lasting
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,10 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.data.mixing import MixedBlockDataset
-from fairseq_maelm.data.schedule import Schedule, ScheduledBatches
-from fairseq_maelm.fairseq_fixes.stopping import running_trainer, stop_training
+from fairseq_maelm.data.schedule import Schedule
+from fairseq_maelm.fairseq_fixes.private import ScheduledBatches
+from fairseq_maelm.fairseq_fixes.stopping import stop_training
+from fairseq_maelm.launch.progress import running_trainer
 from fairseq_maelm.models.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.tasks.config import MaelmTaskConfig

@@ -11,7 +11,7 @@ from fairseq.logging import metrics
 from tasks.test_maelm import UnequalBlocks, task_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
-from fairseq_maelm.fairseq_fixes import stopping
+from fairseq_maelm.launch import progress
 from fairseq_maelm.tasks import general_loss_bound, maelm
 
 
@@ -121,7 +121,7 @@ def test_the_set_that_was_read_last_is_the_validated_one(
 ) -> None:
     reasons: list[str] = []
     monkeypatch.setattr(maelm, "stop_training", reasons.append)
-    monkeypatch.setattr(stopping._Run, "trainer", lambda: None)
+    monkeypatch.setattr(progress._Run, "trainer", lambda: None)
     monkeypatch.setattr(maelm, "running_trainer", Trainer)
     task = task_of(general_data="elsewhere", general_loss_bound=bound)
     task.datasets = {"valid": dataset_of(task), "general": dataset_of(task)}

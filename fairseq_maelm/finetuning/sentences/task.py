@@ -18,7 +18,6 @@ from torch import Tensor
 from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.fairseq_fixes.private import remember
-from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion
 from fairseq_maelm.finetuning.dataset_metrics import example_rows, log_predictions, metric_names
@@ -27,6 +26,7 @@ from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset, load_ta
 from fairseq_maelm.finetuning.sentences.frozen_head import fit_head
 from fairseq_maelm.finetuning.sentences.mixture import mix_with_start
 from fairseq_maelm.finetuning.sentences.table_settings import SHORTEST
+from fairseq_maelm.launch.progress import running_trainer
 from fairseq_maelm.launch.save_folder import DEFAULT as LAST_CHECKPOINT
 from fairseq_maelm.models.labels import LABELS_FILE, default_positive, sentence_labels
 from fairseq_maelm.modules.finetuning_heads import POOLING

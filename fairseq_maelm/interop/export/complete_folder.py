@@ -18,7 +18,7 @@ from fairseq_maelm.files.atomic import copy_file, read_json, write_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.export.model_card import HYPER_PARAMETERS, fill_template
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
-from fairseq_maelm.launch.setup_files import VOCABULARY_FILES, setup_files
+from fairseq_maelm.launch.run_record import VOCABULARY_FILES, setup_files
 from fairseq_maelm.models.hub import SENTENCE_HEAD
 from fairseq_maelm.models.labels import Numbers
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
