@@ -6,9 +6,10 @@ This module accepts only known names, declared options of the right type and ran
 the file.
 """
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass
+from dataclasses import MISSING, Field, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,15 @@ from fairseq_maelm.models.config import ENCODER_OPTIONS, MaelmModelConfig, compl
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.registration import register_names
 
-__all__ = ["Checkpoint", "CheckpointError", "check_depth", "check_sizes", "loadable_tasks", "read_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "check_depth",
+    "check_sizes",
+    "describe_checkpoint",
+    "loadable_tasks",
+    "read_checkpoint",
+]
 
 _DEEPEST = 1000
 # Options for how training was executed. They do not matter when the checkpoint is loaded.
@@ -163,6 +172,35 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
     _check_model(config.model, weights, path, [name for name in overrides or {} if name in config.model])
     _check_task(config.task, config.model, weights, path)
     return Checkpoint(path, config, weights, state)
+
+
+_described: dict[tuple[Path, int, int], Checkpoint] = {}
+
+
+def describe_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint without keeping its weights: their names and shapes alone, and settings.
+
+    A command asks for them in several places; the file is read once in a process, unless it changes.
+    """
+    key = _state_of(path)
+    if key not in _described:
+        found = read_checkpoint(path)
+        weights = {name: each.to("meta") if each.is_floating_point() else each for name, each in found.weights.items()}
+        _described.clear()
+        _described[key] = replace(found, weights=weights, state={})
+    return replace(_described[key], config=copy.deepcopy(_described[key].config))
+
+
+def is_described(path: Path) -> bool:
+    """Return whether this process has read and verified a file, as it is now."""
+    return path.exists() and _state_of(path) in _described
+
+
+def _state_of(path: Path) -> tuple[Path, int, int]:
+    if not path.exists():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    state = path.stat()
+    return path.resolve(), state.st_mtime_ns, state.st_size
 
 
 def loadable_tasks() -> tuple[str, ...]:

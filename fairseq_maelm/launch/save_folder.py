@@ -16,6 +16,7 @@ from fairseq.file_io import PathManager
 from fairseq_maelm.checkpoints.integrity import find_damage
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import CheckpointError, read_state, shown
+from fairseq_maelm.checkpoints.reader import describe_checkpoint, is_described
 from fairseq_maelm.files.atomic import PARTIAL_SUFFIX
 
 logger = logging.getLogger(__name__)
@@ -150,10 +151,10 @@ def is_local(path: str) -> bool:
 def whole_or_refused(path: Path, option: str) -> None:
     """Raise a ValueError if a file that the user has named is missing or damaged."""
     if path.name == CHECKPOINT_FILE:
-        read_state(path)
-    elif damage := find_damage(path) or _unreadable(
-        path, _read_to_continue if option == "--restore-file" else _read_to_begin
-    ):
+        describe_checkpoint(path)
+        return
+    damage = None if is_described(path) else find_damage(path)
+    if damage := damage or _unreadable(path, _read_to_continue if option == "--restore-file" else _read_to_begin):
         raise ValueError(f"{option} {path} {damage}")
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files.atomic import FolderLock, set_aside
-from fairseq_maelm.launch.command_line import configuration_of, overridden, repeated_option
 from fairseq_maelm.launch.screen import FORMAT, LOG_FILE, is_first_rank, shown
 from fairseq_maelm.options import UsageError, add_replace
 
@@ -39,18 +38,21 @@ def after_interrupt(args: argparse.Namespace) -> str:
     return "no checkpoint has been saved, so the same command starts again"
 
 
-def start_training(words: list[str], args: argparse.Namespace, what: str, owned: Mapping[str, str]) -> None:
+def start_training(
+    words: list[str], configuration: Any, args: argparse.Namespace, what: str, owned: Mapping[str, str]
+) -> None:
     """Run fairseq-train in this process, where most of it is already imported, or print the command.
 
     Args:
-        words: the fairseq-train command as a list of words, which ends with those after ``--``.
+        words: the fairseq-train command as a list of words.
+        configuration: what fairseq makes of the command.
         args: the arguments of ``maelm pretrain`` or ``maelm finetune``.
         what: a title for the log, such as "fine-tuning on FOLDER".
         owned: option of fairseq-train -> option of the command that decides it.
 
     Raises:
-        ValueError: fairseq-train does not accept the options, or the save folder holds a run with other inputs or
-            settings.
+        UsageError: the output would overwrite an input, or an option is not for this command.
+        ValueError: the save folder holds a run with other inputs or settings.
     """
     general = getattr(args, "general_data", None)
     inputs = [Path(folder).resolve() for folder in (*words[1].split(":"), *(general.split(":") if general else ()))]
@@ -61,12 +63,6 @@ def start_training(words: list[str], args: argparse.Namespace, what: str, owned:
     moved = [each for each in inputs if each.is_relative_to(output)]
     if args.replace and moved:
         raise UsageError(f"--replace would rename {args.output} with {moved[0]}, which this run reads: move that first")
-    if problem := repeated_option(args.fairseq_options):
-        raise UsageError(f"after --, {problem}")
-    configuration = configuration_of(words[1:])
-    own = configuration_of(words[1 : -len(args.fairseq_options)]) if args.fairseq_options else configuration
-    if name := overridden(own, configuration, owned):
-        raise UsageError(f"give {owned[name]} instead of --{name} after --: the command itself uses this setting")
     if configuration.common.profile:
         raise UsageError("omit --profile: the profiler needs fairseq-train itself, whose command --dry-run prints")
     if args.dry_run:

@@ -7,7 +7,7 @@ from typing import Any
 from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
-from fairseq_maelm.checkpoints.reader import read_checkpoint
+from fairseq_maelm.checkpoints.reader import describe_checkpoint
 from fairseq_maelm.models.checks import refuse_stock_bf16
 from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, MaelmModelConfig
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
@@ -46,7 +46,7 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
     path = getattr(cfg, "finetune_from_model", None)
     if not path:
         return
-    checkpoint = read_checkpoint(Path(path))
+    checkpoint = describe_checkpoint(Path(path))
     model = checkpoint.config.model
     task_options = TASK_DATACLASS_REGISTRY.get(getattr(cfg, "task", None))
     for name in ENCODER_OPTIONS:

@@ -1,5 +1,4 @@
-"""Layers: ground < core < features < commands. Imports go down or stay in their layer, and never in a circle,
-neither of modules nor of folders.
+"""Layers: ground < core < features < commands. Imports go down or stay in their layer, and never in a circle.
 
 Ground is used by everybody and imports nothing above. The core is pretraining alone. A feature uses the core and no
 other feature; the folder around features holds what several of them share. Commands, with the root files that users

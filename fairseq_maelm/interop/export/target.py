@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_maelm.checkpoints.reader import read_checkpoint
+from fairseq_maelm.checkpoints.reader import describe_checkpoint
 from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MPNET_BUCKETS
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
@@ -128,7 +128,7 @@ def target_after_training(checkpoint: Path, task: Any, data: Path, output: Path)
     Raises:
         ValueError: the checkpoint will not be exported with its head.
     """
-    before = read_checkpoint(checkpoint)
+    before = describe_checkpoint(checkpoint)
     dictionary = load_dictionary(str(find_dictionary([checkpoint.parent, data])))
     with torch.device("meta"):
         model = MaelmModel(before.config.model, dictionary, predicts_masked_tokens=False)

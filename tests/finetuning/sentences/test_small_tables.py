@@ -143,9 +143,12 @@ def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, v
     monkeypatch.setattr(finetuning, "read_encoder", lambda checkpoint: encoder)
     monkeypatch.setattr(
         finetuning,
-        "configuration_of",
-        lambda words: SimpleNamespace(task=SimpleNamespace(head_start=last(words, "--head-start"))),
+        "parsed_command",
+        lambda words, more, owned: SimpleNamespace(
+            task=SimpleNamespace(head_start=last([*words, *more], "--head-start"))
+        ),
     )
+    monkeypatch.setattr(finetuning, "set_options", lambda config, options: None)
     monkeypatch.setattr(
         finetuning,
         "count_updates",
@@ -157,7 +160,7 @@ def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, v
         **{**settings, "fairseq_options": [], **changes}, checkpoint="c.pt", task=folder, output=Path("out"), seed=1
     )
     recipe = read_recipe(Path(changes.get("recipe") or "sentences"), FineTuningRecipe)
-    return finetuning.run_words(args, recipe, Machine(0, "fp32"))
+    return finetuning.run_command(args, recipe, Machine(0, "fp32"))[0]
 
 
 @pytest.mark.parametrize(
