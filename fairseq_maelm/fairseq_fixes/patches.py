@@ -25,11 +25,7 @@ PATCHES: dict[str, Patch] = {}
 
 
 def changes(what: str, why: str, acts_on: str = "all runs", upstream: str = "yes") -> Callable[[_Function], _Function]:
-    """List the decorated function, which makes the change; for the arguments see ``Patch``.
-
-    Raises:
-        ValueError: the same is changed twice.
-    """
+    """List the decorated function, which makes the change; for the arguments see ``Patch``."""
 
     def enter(apply: _Function) -> _Function:
         if what in PATCHES:

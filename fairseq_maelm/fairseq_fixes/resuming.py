@@ -115,13 +115,8 @@ def _to_same_position(self: EpochBatchIterator, state_dict: dict[str, Any]) -> N
 def begin_or_resume(cfg: Any, trainer: Any, load: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, Any]:
     """Load the checkpoint from which a run starts, if there is one, and make its batches; or exit with the reason.
 
-    Args:
-        cfg: fairseq's configuration of checkpoints.
-        trainer: fairseq's trainer.
-        load: fairseq's ``load_checkpoint`` for this trainer; called with a configuration of checkpoints.
-
-    Returns:
-        what fairseq's function returns: the state beyond weights and optimizer, or None; and the batches.
+    ``load`` is fairseq's ``load_checkpoint`` for this trainer, which takes fairseq's configuration of checkpoints. Like
+    it, return the state beyond weights and optimizer, or None; and the batches.
     """
     _check_machine(trainer)
     start = _decided_by_first_rank(trainer, functools.partial(_prepare, cfg, trainer))
@@ -286,9 +281,6 @@ def _check_validation(trainer: Any) -> None:
 
     fairseq makes these batches and looks up the metric only at the first validation, perhaps hours after the start, and
     then fails with a traceback.
-
-    Raises:
-        ValueError: a sequence fits into no batch, or the metric is not logged; the message lists the logged metrics.
     """
     cfg = trainer.cfg
     metric = cfg.checkpoint.best_checkpoint_metric

@@ -48,15 +48,8 @@ def kind_of(path: Path, accepted: tuple[str, ...], remedy: str | None = None) ->
     """Tell what a file holds: ``TEXT``, ``DOCUMENTS`` of WikiExtractor, or another kind of those above.
 
     The suffix decides, in any case and also before .gz, .xz or .bz2. For other suffixes the first lines decide: a file
-    is FASTA if all of them are names or sequences.
-
-    Args:
-        path: an existing file.
-        accepted: the kinds that the caller reads.
-        remedy: what to do about any other kind; by default a remedy of the kind.
-
-    Raises:
-        CorpusError: the file is of another kind, of a format that is not read, or in another encoding than UTF-8.
+    is FASTA if all of them are names or sequences. Other kinds than ``accepted`` are refused with ``remedy``, or the
+    usual one of the kind.
     """
     suffix = uncompressed_name(path).suffix.lower()
     if suffix in _NEVER_READ:

@@ -33,11 +33,7 @@ def uncompressed_name(path: Path) -> Path:
 
 
 def decompressed(path: Path, stream: BinaryIO) -> BinaryIO:
-    """Decompress a buffered stream as the file's name says.
-
-    Raises:
-        CorpusError: the first bytes look like UTF-16, or no line ends in a line feed but some in carriage returns.
-    """
+    """Decompress a buffered stream as the file's name says."""
     opened: Any = _OPENED.get(path.suffix.lower(), lambda same: same)(stream)
     head = opened.peek(_HEAD)[:_HEAD]
     if head.count(0) * _BYTES_PER_NUL > len(head):
@@ -70,15 +66,9 @@ def damage_told(path: Path) -> Iterator[None]:
 
 
 def decode(path: Path, first_line: int, data: bytes) -> str:
-    """Decode whole lines, and remove a byte order mark from line 1 of the file.
+    """Decode whole lines of a file, the first of which has the number ``first_line``, without a byte order mark.
 
-    Args:
-        path: the file, for error messages.
-        first_line: line number of the first line in ``data``.
-        data: the encoded lines.
-
-    Raises:
-        CorpusError: the lines are not UTF-8; the message names line and byte.
+    The CorpusError for other text than UTF-8 names line and byte.
     """
     try:
         text = data.decode("utf-8")
@@ -98,10 +88,6 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
     Only a line feed, with or without a carriage return before it, ends a line; Python's text files would also break at
     other characters. Files whose names end in .gz, .xz or .bz2 are decompressed. If not ``blank``, skip lines that
     contain only white space.
-
-    Raises:
-        CorpusError: a line is not UTF-8 or has a NUL, or the compressed file is damaged.
-        FileNotFoundError: there is no such file.
     """
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")

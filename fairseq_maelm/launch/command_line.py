@@ -63,16 +63,9 @@ def configuration_of(words: Sequence[str]) -> Any:
 
 
 def parsed_command(words: Sequence[str], more: Sequence[str], owned: Mapping[str, str]) -> Any:
-    """Return the configuration of a fairseq-train command of ours that is followed by the user's options.
+    """Return the configuration of a command whose own ``words`` are followed by ``more``, the user's after ``--``.
 
-    Args:
-        words: the command's own words.
-        more: the words that the user has given after ``--``.
-        owned: option of fairseq-train -> option of the command that decides it.
-
-    Raises:
-        UsageError: the user has given an option twice, or one that the command decides.
-        ValueError: fairseq-train does not accept the options.
+    Options that are given twice are refused, and those that ``owned`` lists as decided by an option of the command.
     """
     if problem := repeated_option(more):
         raise UsageError(f"after --, {problem}")
@@ -83,11 +76,7 @@ def parsed_command(words: Sequence[str], more: Sequence[str], owned: Mapping[str
 
 
 def set_options(configuration: Any, options: Mapping[str, Any]) -> None:
-    """Set options in fairseq's configuration, as if they stood in the command of which it was made.
-
-    Raises:
-        ValueError: no section has one of the options.
-    """
+    """Set options in fairseq's configuration, as if they stood in the command of which it was made."""
     for name, value in options.items():
         if value is None or value is False:
             continue

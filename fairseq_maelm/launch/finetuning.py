@@ -87,9 +87,6 @@ def run_command(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Mac
 
     The number of updates follows from the data, which only fairseq's configuration can open. Therefore these options
     are added at the end, to both.
-
-    Raises:
-        ValueError: the task, the checkpoint and the recipe do not fit together.
     """
     encoder = read_encoder(args.checkpoint)
     setting = _setting(args, recipe, encoder)
@@ -165,13 +162,8 @@ def run_options(
 ) -> dict[str, Any]:
     """Return the options of a run, except for the initial weights, the seed, the folders and the machine.
 
-    Args:
-        recipe: the task's recipe.
-        encoder: the checkpoint's encoder.
-        setting: one value for each name in the recipe's search.
-        updates_per_epoch: number of updates in a pass over the training data.
-        sizes: options for the encoder's sizes, by default those of --finetune-from-model; for a run from random
-            weights, ``encoder.options`` and ``encoder.drawn``.
+    ``setting`` has a value for each name in the recipe's search. ``sizes`` are the options for the encoder's sizes: for
+    a run from random weights, ``encoder.options`` and ``encoder.drawn``.
     """
     return {**_fixed_options(recipe, encoder, setting, sizes), **_counted_options(setting, updates_per_epoch)}
 
@@ -222,14 +214,7 @@ class Counted(NamedTuple):
 def count_updates(config: Any, batch_sizes: Sequence[int], encoder: Encoder) -> Counted:
     """Count a run's training examples and, for each batch size, its updates per epoch, by making fairseq's batches.
 
-    Args:
-        config: fairseq-train's configuration of a run.
-        batch_sizes: numbers of examples per batch, over all GPUs.
-        encoder: the encoder to fine-tune.
-
-    Raises:
-        FileNotFoundError: data are missing.
-        ValueError: the data are damaged or in another vocabulary than that of --finetune-from-model.
+    Batch sizes are numbers of examples over all GPUs. Data of another vocabulary than the encoder's are refused.
     """
     folder = config.task.data
     if not Path(folder).is_dir():

@@ -91,12 +91,8 @@ def changed(recipe: PretrainingRecipe, changes: Mapping[str, Any]) -> Pretrainin
 def update_flops(configuration: Any, vocabulary: int, checkpoint: Any = None) -> float:
     """Count the FLOPs of an update: the matrix products of full sequences, and those of Muon.
 
-    Updates before --half-length-until cost a little less, which is not counted.
-
-    Args:
-        configuration: fairseq-train's, of a pretraining.
-        vocabulary: number of symbols, <mask> included.
-        checkpoint: the one that the training starts from, whose sizes are the model's.
+    Updates before --half-length-until cost a little less, which is not counted. With a checkpoint to start from, its
+    sizes are the model's; ``vocabulary`` is the number of symbols, <mask> included.
     """
     from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config  # these import torch
     from fairseq_maelm.models.flops import BatchShape, ModelShape, muon_flops, training_flops
@@ -119,16 +115,9 @@ def update_flops(configuration: Any, vocabulary: int, checkpoint: Any = None) ->
 
 
 def settings_within(budget: float, each: float, options: Mapping[str, Any], given: Collection[str]) -> dict[str, int]:
-    """Return the settings of a run of at most ``budget`` FLOPs: "max-update", and "warmup-updates" of a shorter run.
+    """Return "max-update" of a run of at most ``budget`` FLOPs, and a shorter run's "warmup-updates".
 
-    Args:
-        budget: FLOPs of the run.
-        each: FLOPs of an update.
-        options: the recipe's, for fairseq-train.
-        given: names of the settings that the user has chosen.
-
-    Raises:
-        UsageError: the budget is less than one update.
+    An update takes ``each`` FLOPs. ``options`` are the recipe's; ``given`` has the names of the user's settings.
     """
     updates = int(budget / each)
     if not updates:
@@ -152,11 +141,7 @@ def sequences_that_fit(setting: Mapping[str, Any], machine: Machine, memory: flo
 
 
 def train_options(recipe: PretrainingRecipe, machine: Machine, memory: float = UNKNOWN_GPU) -> dict[str, Any]:
-    """Return the fairseq-train options for a run on all GPUs of a machine, each with ``memory`` bytes.
-
-    Raises:
-        ValueError: the recipe lacks an option, or its batch cannot be divided among the GPUs.
-    """
+    """Return the fairseq-train options for a run on all GPUs of a machine, each with ``memory`` bytes."""
     options, setting = recipe.options, recipe.setting
     if setting.get("sequences-per-gpu") == "auto":
         setting = {**setting, "sequences-per-gpu": sequences_that_fit(setting, machine, memory)}

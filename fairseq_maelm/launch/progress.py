@@ -42,12 +42,10 @@ class Training(NamedTuple):
 
 
 def training_state(record: Mapping[str, float], limits: Mapping[str, float]) -> Training:
-    """Return the state of a training.
+    """Return the state of a training from the metrics of fairseq's "train_inner", and the limits that there are.
 
-    Args:
-        record: metrics of fairseq's "train_inner": "num_updates" and, if known, "update" (fractional epochs), "ups" and
-            "loss".
-        limits: "max_update" and "max_epoch"; 0 or absent for no limit.
+    The metrics are "num_updates" and, if known, "update" (fractional epochs), "ups" and "loss"; the limits "max_update"
+    and "max_epoch".
     """
     updates, speed = record["num_updates"], record.get("ups", 0.0)
     # Whichever limit comes first ends the training.

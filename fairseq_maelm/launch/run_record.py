@@ -211,11 +211,7 @@ def setup_files(task: type) -> tuple[str, ...]:
 
 
 def read_setup_files(task: Any, folder: Path) -> dict[Path, bytes]:
-    """Return the setup files that are missing in a save folder: path in the save folder -> content.
-
-    Raises:
-        ValueError: a file in the save folder differs from the file in the data folder.
-    """
+    """Return the content of the setup files that a save folder lacks, by their path in it; refuse those that differ."""
     missing: dict[Path, bytes] = {}
     for name in setup_files(type(task)):
         source, target = Path(utils.split_paths(task.cfg.data)[0], name), folder / name

@@ -110,11 +110,7 @@ def _read_to_begin(path: Path) -> None:
 
 
 def _tables_of_progress(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables with a checkpoint's progress.
-
-    Raises:
-        ValueError: a part that fairseq uses unchecked is missing or has another type.
-    """
+    """Return the tables with a checkpoint's progress; raise a ValueError if a part that fairseq uses is no table."""
     history = _part(state, "optimizer_history", list)
     last = _part({"last update": history[-1]}, "last update") if history else {}
     extra = _part(state, "extra_state")
@@ -161,13 +157,9 @@ def whole_or_refused(path: Path, option: str) -> None:
 def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
     """Choose the file from which a run starts, and log the reason if it is not fairseq's default.
 
-    Args:
-        cfg: fairseq's configuration of checkpoints.
-        suffix: suffix of this rank's checkpoints; fairseq adds it to the returned name.
-        criterion: name of the criterion's class.
-
-    Raises:
-        ValueError: no file can be continued, or the run would overwrite the checkpoints of another run.
+    ``cfg`` is fairseq's configuration of checkpoints, ``suffix`` that of this rank's files, which fairseq adds to the
+    returned name, and ``criterion`` a class name. A ValueError says why no file can be continued, or that the run would
+    overwrite the checkpoints of another run.
     """
     folder = Path(cfg.save_dir)
     is_last = os.path.realpath(cfg.restore_file) == os.path.realpath(folder / DEFAULT)
@@ -205,11 +197,7 @@ def _unreadable(path: Path, read: Callable[[Path], Any] = read_progress) -> str 
 
 
 def _is_of_folder(cfg: Any, folder: Path, suffix: str) -> bool:
-    """Return whether --restore-file is in the save folder.
-
-    Raises:
-        ValueError: the file is damaged, or the save folder holds checkpoints of another run.
-    """
+    """Return whether --restore-file is in the save folder; refuse it if the folder holds checkpoints of another run."""
     if not is_local(cfg.restore_file):
         return False
     named = Path(cfg.restore_file.replace(".pt", f"{suffix}.pt"))

@@ -46,8 +46,7 @@ _FEWEST_STEPS = 5
 class Screen(logging.Handler):
     """A handler that shows the progress of this process's training on standard error.
 
-    Args:
-        limits: "max_update" and "max_epoch" of the training.
+    ``limits`` are "max_update" and "max_epoch" of the training.
     """
 
     def __init__(self, limits: Mapping[str, float]) -> None:

@@ -49,10 +49,6 @@ def start_training(
         args: the arguments of ``maelm pretrain`` or ``maelm finetune``.
         what: a title for the log, such as "fine-tuning on FOLDER".
         owned: option of fairseq-train -> option of the command that decides it.
-
-    Raises:
-        UsageError: the output would overwrite an input, or an option is not for this command.
-        ValueError: the save folder holds a run with other inputs or settings.
     """
     general = getattr(args, "general_data", None)
     inputs = [Path(folder).resolve() for folder in (*words[1].split(":"), *(general.split(":") if general else ()))]
