@@ -94,10 +94,12 @@ def run_command(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Mac
     largest, gpus = int(setting.pop("batch-size")), max(1, machine.gpus)
     if largest % gpus:
         raise UsageError(f"--batch-size {largest} must be a multiple of --gpus {gpus}")
-    of_tables = {"class-weights": args.class_weights, "pooling": args.pooling}
-    for name, value in of_tables.items():
-        if value is not None and recipe.options.get("criterion") != "maelm_sentences":
-            raise UsageError(f"--{name} is for tables of texts and labels, but {args.task} is none: omit it")
+    given = {"class-weights": args.class_weights, "pooling": args.pooling}
+    of_tables = {name: value for name, value in given.items() if value is not None}
+    if of_tables and recipe.options.get("criterion") != "maelm_sentences":
+        raise UsageError(
+            f"--{next(iter(of_tables))} is for tables of texts and labels, but {args.task} is none: omit it"
+        )
     own = {"finetune-from-model": args.checkpoint, "seed": args.seed, **of_tables, "patience": args.patience}
     words = train_words({**_fixed_options(recipe, encoder, setting), **own}, args.task, args.output, machine)
     config = parsed_command([*words, *words_of(_NOT_COUNTED)], args.fairseq_options, RUN_OWNED)
@@ -114,8 +116,8 @@ def run_command(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Mac
     if keeps_last:
         added |= dict.fromkeys(("validate-interval", "save-interval"), added["max-epoch"])
         added["mix-start"] = _starts_frozen(config, recipe)
-    given = {word.partition("=")[0] for word in args.fairseq_options}
-    set_options(config, {name: value for name, value in added.items() if f"--{name}" not in given})
+    others = {word.partition("=")[0] for word in args.fairseq_options}
+    set_options(config, {name: value for name, value in added.items() if f"--{name}" not in others})
     return [*words, *words_of(added), *args.fairseq_options], config
 
 
