@@ -25,7 +25,7 @@ from fairseq import utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.patches import changes, replaces
+from fairseq_maelm.fairseq_fixes import changes, replaces
 from fairseq_maelm.launch.memory import give_back_unused_memory
 from fairseq_maelm.launch.screen import show_in_rank
 from fairseq_maelm.registration import register

@@ -30,7 +30,7 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
 from fairseq_maelm.checkpoints.plain_data import reason_of
-from fairseq_maelm.fairseq_fixes.patches import replaces
+from fairseq_maelm.fairseq_fixes import replaces
 from fairseq_maelm.fairseq_fixes.private import hours_before, recorded_updates
 from fairseq_maelm.fairseq_fixes.processes import broadcast_object
 from fairseq_maelm.fairseq_fixes.stopping import restore_patience, validations_without_improvement, watch_patience

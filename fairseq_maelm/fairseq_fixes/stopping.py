@@ -22,7 +22,7 @@ from fairseq import checkpoint_utils
 from fairseq.data.iterators import GroupedIterator
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.patches import replaces
+from fairseq_maelm.fairseq_fixes import replaces
 from fairseq_maelm.launch.progress import follow, running_trainer
 from fairseq_maelm.launch.run_record import write_waiting_files
 
