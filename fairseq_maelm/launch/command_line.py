@@ -85,7 +85,7 @@ def set_options(configuration: Any, options: Mapping[str, Any]) -> None:
         if not having:
             raise ValueError(f"fairseq-train does not accept the options: unrecognized arguments: --{name} {value}")
         for section in having:
-            section[option] = float(value) if isinstance(section[option], float) else value
+            section[option] = value
     # fairseq validates with as many examples, unless it is told otherwise.
     if "batch-size" in options and configuration.dataset.batch_size_valid is None:
         configuration.dataset.batch_size_valid = configuration.dataset.batch_size
