@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
-from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.reader import read_checkpoint
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer

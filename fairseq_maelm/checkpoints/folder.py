@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
+from fairseq_maelm.architecture.families import FAMILIES, take_weights
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE

@@ -16,6 +16,9 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from fairseq_maelm.architecture.checks import check_config
+from fairseq_maelm.architecture.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config
+from fairseq_maelm.architecture.encoder_options import SIZES
 from fairseq_maelm.checkpoints.fit import SETTINGS, classification_heads, saved_settings
 from fairseq_maelm.checkpoints.plain_data import (
     CheckpointError,
@@ -27,9 +30,6 @@ from fairseq_maelm.checkpoints.plain_data import (
     shown,
 )
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.models.checks import check_config
-from fairseq_maelm.models.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config
-from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.registration import register_names
 
 __all__ = ["Checkpoint", "CheckpointError", "check_depth", "check_sizes", "loadable_tasks", "read_checkpoint"]

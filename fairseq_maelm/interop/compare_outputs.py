@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fairseq_maelm.architecture.families import FAMILIES
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.files.optional_imports import import_transformers
 from fairseq_maelm.interop.double_precision import DoublePrecision

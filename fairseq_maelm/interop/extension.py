@@ -15,10 +15,9 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_maelm import __version__
-from fairseq_maelm.checkpoints.build import build_model
+from fairseq_maelm.architecture.families import FAMILIES
 from fairseq_maelm.checkpoints.fit import SETTINGS, dictionary_fingerprint, pack_settings, saved_settings
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.corpus.reading import read_documents
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import numbered_lines
@@ -33,6 +32,7 @@ from fairseq_maelm.interop.importing.huggingface_vocabulary import open_source_t
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.interop.source_files import CONFIG_FILE, SourceFiles
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder

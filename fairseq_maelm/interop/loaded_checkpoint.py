@@ -7,9 +7,9 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.reader import Checkpoint, read_checkpoint
 from fairseq_maelm.interop.source_files import SourceFiles, read_source_files
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.models.labels import Labels, read_labels
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.text_limits import TextLimits, read_limits

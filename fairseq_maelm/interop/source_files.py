@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, Family
+from fairseq_maelm.architecture.families import FAMILIES, Family
 from fairseq_maelm.files.atomic import parse_json, read_regular
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from fairseq import tasks, utils
 
+from fairseq_maelm.architecture.encoder_options import DEFAULT_SIZE, SIZES
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.files.atomic import read_json
@@ -17,7 +18,6 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.launch.command_line import configuration_of, fairseq_train
 from fairseq_maelm.launch.machine import OF_MACHINE, Machine
 from fairseq_maelm.launch.recipes import OWNED, SEARCHED, FineTuningRecipe
-from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.options import UsageError
 
 logger = logging.getLogger(__name__)

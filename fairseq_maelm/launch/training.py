@@ -219,7 +219,7 @@ def _value_of(configuration: Mapping[str, Any], name: str) -> Any:
 
 def _settings(configuration: Mapping[str, Any], free: Collection[str]) -> dict[tuple[str, str], Any]:
     """Return the settings that determine a run's result, except for the free ones: (section, option) -> value."""
-    from fairseq_maelm.models.config import complete_config  # imports torch
+    from fairseq_maelm.architecture.config import complete_config  # imports torch
 
     sections = {name: dict(content) for name, content in configuration.items() if isinstance(content, dict)}
     # Fill in sizes that were not given, as the model does.

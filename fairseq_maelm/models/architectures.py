@@ -7,10 +7,10 @@ from typing import Any
 from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
+from fairseq_maelm.architecture.checks import refuse_stock_bf16
+from fairseq_maelm.architecture.config import DECODER_OPTIONS, ENCODER_OPTIONS, MaelmModelConfig
+from fairseq_maelm.architecture.encoder_options import SIZES, fill_from_size
 from fairseq_maelm.checkpoints.reader import read_checkpoint
-from fairseq_maelm.models.checks import refuse_stock_bf16
-from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, MaelmModelConfig
-from fairseq_maelm.models.sizes import SIZES, fill_from_size
 
 __all__ = ["register_architectures"]
 

@@ -6,10 +6,10 @@ from fairseq.data import Dictionary
 from fairseq.models import register_model
 from torch import Tensor
 
+from fairseq_maelm.architecture.checks import check_config, check_task
+from fairseq_maelm.architecture.config import MaelmModelConfig, complete_config
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.architectures import register_architectures
-from fairseq_maelm.models.checks import check_config, check_task
-from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.decoder import MaelmDecoder, SharedDecoder, reassemble
 from fairseq_maelm.models.decoder_variants import build_decoder
 from fairseq_maelm.models.encoder import EncoderOutput, build_encoder

@@ -11,6 +11,7 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.tasks import register_task
 
+from fairseq_maelm.architecture.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import TokenBlocks, shard_files, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
@@ -19,7 +20,6 @@ from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.data.mixing import MixedBlockDataset
 from fairseq_maelm.data.schedule import Schedule, ScheduledBatches
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer, stop_training
-from fairseq_maelm.models.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.tasks.config import MaelmTaskConfig
 from fairseq_maelm.tasks.encoder_task import EncoderTask

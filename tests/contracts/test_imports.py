@@ -26,7 +26,7 @@ LAYERS = (GROUND, CORE, FEATURES, COMMANDS)
 ROOMS = {
     GROUND: ("batch", "options", "files", "text", "hf"),
     CORE: (
-        *("registration", "corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
+        *("registration", "corpus", "data", "modules", "architecture", "models", "tasks", "criterions", "optim"),
         *("checkpoints", "fairseq_fixes", "launch"),
     ),
     FEATURES: ("analysis", "finetuning", "interop", "scoring", "sweep"),

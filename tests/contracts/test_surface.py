@@ -22,9 +22,9 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from support import dictionary_of
 
 import fairseq_maelm
+from fairseq_maelm.architecture.encoder_options import SIZES
 from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
-from fairseq_maelm.models.sizes import SIZES
 
 from .sources import ROOT, package_files, read_text
 

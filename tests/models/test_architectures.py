@@ -10,11 +10,11 @@ from fairseq import checkpoint_utils, options
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 from support import FAMILIES, batch_of, random_sequences
 
-from fairseq_maelm.checkpoints.build import build_model
+from fairseq_maelm.architecture.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config
+from fairseq_maelm.architecture.encoder_options import SIZES
 from fairseq_maelm.checkpoints.reader import CheckpointError, read_checkpoint
-from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.models.decoder import SharedDecoder
-from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.text.dictionary import load_dictionary
 
 CHECKPOINT = Path(__file__).parents[1] / "end_to_end" / "kept" / "checkpoint_last.pt"

@@ -10,7 +10,6 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.folder import write_folder, write_sums
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.reader import Checkpoint
@@ -19,6 +18,7 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.interop.export.model_card import HYPER_PARAMETERS, fill_template
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.launch.setup_files import VOCABULARY_FILES, setup_files
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.models.hub import SENTENCE_HEAD
 from fairseq_maelm.models.labels import Numbers
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS
+from fairseq_maelm.architecture.families import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS
 from fairseq_maelm.interop.export.target import ARCHITECTURES, AUTO_CLASSES, Target, labels_of
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 

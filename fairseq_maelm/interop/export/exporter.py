@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fairseq_maelm.architecture.families import FAMILIES, weights_of_family
 from fairseq_maelm.checkpoints.folder import CONFIG_FILE, WEIGHTS_FILE, save_weights
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
 from fairseq_maelm.files.atomic import copy_file
 from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.compare_outputs import Agreement, compare_tokens, verify_model, verify_tokenizer

@@ -11,7 +11,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.roberta import RobertaModel, base_architecture
 from omegaconf import OmegaConf
 
-from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, weights_of_family
+from fairseq_maelm.architecture.families import FAIRSEQ_ROBERTA, weights_of_family
 from fairseq_maelm.interop.compare_outputs import Agreement, agreements, checkpoint_outputs, comparison_batches
 from fairseq_maelm.interop.export.target import Target, obstacles
 from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint

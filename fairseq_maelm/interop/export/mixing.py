@@ -6,11 +6,11 @@ the source knew (Wortsman et al., 2022, "Robust fine-tuning of zero-shot models"
 
 from dataclasses import replace
 
-from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.interop.export.formats import Mix
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
+from fairseq_maelm.models.build import build_model
 
 
 def mixed(trained: LoadedCheckpoint, mix: Mix) -> LoadedCheckpoint:

@@ -9,10 +9,10 @@ import torch
 from fairseq import tasks
 from omegaconf import OmegaConf
 
-from fairseq_maelm.checkpoints.build import build_model
+from fairseq_maelm.architecture.config import MaelmModelConfig
 from fairseq_maelm.checkpoints.fit import SETTINGS, model_settings, pack_settings
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
-from fairseq_maelm.models.config import MaelmModelConfig
+from fairseq_maelm.models.build import build_model
 
 # Held-out sequences, those of a batch, and the seed of their choice.
 _SEQUENCES, _BATCH, _SEED = 256, 8, 1

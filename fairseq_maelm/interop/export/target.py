@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from fairseq_maelm.architecture.families import FAMILIES, MODERNBERT, MPNET_BUCKETS
 from fairseq_maelm.checkpoints.reader import read_checkpoint
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MPNET_BUCKETS
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint

@@ -7,16 +7,16 @@ import torch
 from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf, open_dict
 
-from fairseq_maelm.checkpoints.build import build_model
+from fairseq_maelm.architecture.checks import check_config
+from fairseq_maelm.architecture.config import MaelmModelConfig, complete_config
+from fairseq_maelm.architecture.encoder_options import DEFAULT_SIZE, SIZES
 from fairseq_maelm.checkpoints.fit import SETTINGS, model_settings, pack_settings
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.reader import Checkpoint
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.launch.command_line import words_of
-from fairseq_maelm.models.checks import check_config
-from fairseq_maelm.models.config import MaelmModelConfig, complete_config
-from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
 

@@ -14,9 +14,9 @@ from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 from torch import Tensor
 
+from fairseq_maelm.architecture.families import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.checkpoints.plain_data import check_weights, declared_options, plain_sections, read_state, shown
 from fairseq_maelm.checkpoints.reader import check_depth, check_sizes
-from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.fairseq_fixes.loading import OF_FAIRSEQ
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.interop.compare_outputs import STATES, scores_of

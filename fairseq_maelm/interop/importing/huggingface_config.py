@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS, MPNET_BUCKETS
+from fairseq_maelm.architecture.config import LARGEST_EPS, SMALLEST_EPS
+from fairseq_maelm.architecture.families import FAMILIES, MODERNBERT, MODERNBERT_SETTINGS, MPNET_BUCKETS
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.export.configuration import SETTING_NAMES
 from fairseq_maelm.interop.export.formats import OUR_FORMAT
 from fairseq_maelm.interop.importing.source import refuse
-from fairseq_maelm.models.config import LARGEST_EPS, SMALLEST_EPS
 
 # Settings that a configuration must have, because our encoder computes nothing else.
 _EXPECTED = {

@@ -15,8 +15,8 @@ from fairseq.trainer import Trainer
 from support import batch_of
 
 from fairseq_maelm import MaelmModel
+from fairseq_maelm.architecture.families import FAMILIES, weights_of_family
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
 from fairseq_maelm.interop.export.exporter import Export, ExportSettings, export
 from fairseq_maelm.interop.importing.importer import Imported, import_model
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model

@@ -9,8 +9,8 @@ import pytest
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 
 from fairseq_maelm import MaelmModel
+from fairseq_maelm.architecture.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config
 from fairseq_maelm.interop.importing.importer import import_model
-from fairseq_maelm.models.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config
 
 from . import sources
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from attention_problem import context_of
 
-from fairseq_maelm.models.checks import check_backend
+from fairseq_maelm.architecture.checks import check_backend
 from fairseq_maelm.modules.attention import sdpa, triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, plain_attention

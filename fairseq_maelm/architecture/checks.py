@@ -8,8 +8,8 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_maelm.architecture.config import MaelmModelConfig
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.models.config import MaelmModelConfig
 from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.options import check_options

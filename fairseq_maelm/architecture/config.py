@@ -7,8 +7,8 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, OmegaConf, open_dict
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES
-from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
+from fairseq_maelm.architecture.encoder_options import POSITIONS, fill_from_size
+from fairseq_maelm.architecture.families import FAMILIES
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
@@ -159,7 +159,7 @@ class MaelmModelConfig(FairseqDataclass):
     checkpoint_activations: bool = option(
         False, help="recompute each layer in the backward pass instead of storing its activations, which saves memory"
     )
-    # Declared only to be refused; see fairseq_maelm.models.checks.
+    # Declared only to be refused; see fairseq_maelm.architecture.checks.
     bf16: bool = II("common.bf16")
 
 
