@@ -9,6 +9,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_maelm.architecture.config import MaelmModelConfig
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
@@ -149,13 +150,7 @@ def _check_shared(config: Any) -> None:
 
 
 def _check_positions(config: Any) -> None:
-    if config.relative_buckets != "none":
-        if config.positions == "rotary":
-            raise ValueError(
-                f"--relative-buckets {config.relative_buckets} cannot be combined with --positions rotary: omit "
-                "one of the two"
-            )
-        _check_buckets(config.relative_num_buckets, config.relative_max_distance)
+    EncoderOptions.of(config).check_buckets()
     if config.share_decoder_positions and "rotary" in (config.positions, config.decoder_positions):
         raise ValueError(
             "--share-decoder-positions shares a table of position embeddings, which rotary positions do not have: "
@@ -165,20 +160,6 @@ def _check_positions(config: Any) -> None:
         width = getattr(config, f"{part}_embed_dim") // getattr(config, f"{part}_attention_heads")
         if getattr(config, option) == "rotary" and width % 2:
             raise ValueError(f"rotary positions need attention heads of even width: those of the {part} have {width}")
-
-
-def _check_buckets(num_buckets: int, max_distance: int) -> None:
-    if num_buckets < 4 or num_buckets % 4:
-        raise ValueError(
-            f"--relative-num-buckets must be a positive multiple of 4, not {num_buckets}, because each direction has "
-            "half of the buckets, and each half is split into single distances and ranges. For no relative bias use "
-            "--relative-buckets none"
-        )
-    if max_distance <= num_buckets // 4 + 1:
-        raise ValueError(
-            f"--relative-max-distance ({max_distance}) must exceed --relative-num-buckets / 4 + 1 = "
-            f"{num_buckets // 4 + 1}, because smaller distances have separate buckets"
-        )
 
 
 def check_backend(path: str) -> None:

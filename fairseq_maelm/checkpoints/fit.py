@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.checkpoints.plain_data import CheckpointError
 from fairseq_maelm.modules.finetuning_heads import POOLING
 
@@ -67,21 +68,15 @@ def model_settings(config: Any, dictionary: Any) -> dict[str, Any]:
         config: a complete ``MaelmModelConfig``.
         dictionary: fairseq's dictionary with ``<mask>``.
     """
-    names = ["positions", "encoder_attention_heads", "layer_norm_eps", "relative_buckets", "local_attention"]
-    if str(config.relative_buckets) != "none":
-        names.append("relative_max_distance")
-    if str(config.positions) == "rotary":
-        names += ["rotary_base", "local_rotary_base"]
-    if config.local_attention or config.local_rotary_base != config.rotary_base:
-        names.append("global_every")
+    options, names = EncoderOptions.of(config).saved(), list[str]()
     if config.decoder_layers:
         names += ["decoder_attention", "decoder_attention_heads", "decoder_positions"]
         if str(config.decoder_attention) == "shared":
             names.append("decoder_layers")
-        if str(config.decoder_positions) == "rotary" and "rotary_base" not in names:
+        if str(config.decoder_positions) == "rotary" and "rotary_base" not in options:
             names.append("rotary_base")
     values = {name: getattr(config, name) for name in names}
-    options = {name: value if isinstance(value, int | float) else str(value) for name, value in values.items()}
+    options |= {name: value if isinstance(value, int) else str(value) for name, value in values.items()}
     return {"vocabulary": dictionary_fingerprint(dictionary), **options}
 
 

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fairseq_maelm.architecture.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config
+from fairseq_maelm.architecture.config import DECODER_OPTIONS, complete_config
+from fairseq_maelm.architecture.encoder_options import ENCODER_OPTIONS
 from fairseq_maelm.checkpoints.reader import Checkpoint
 from fairseq_maelm.models.flops import BatchShape, ModelShape, muon_flops, training_flops
 from fairseq_maelm.options import UsageError

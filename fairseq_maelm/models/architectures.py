@@ -8,8 +8,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
 from fairseq_maelm.architecture.checks import refuse_stock_bf16
-from fairseq_maelm.architecture.config import DECODER_OPTIONS, ENCODER_OPTIONS, MaelmModelConfig
-from fairseq_maelm.architecture.encoder_options import SIZES, fill_from_size
+from fairseq_maelm.architecture.config import DECODER_OPTIONS, MaelmModelConfig, fill_from_size
+from fairseq_maelm.architecture.encoder_options import ENCODER_OPTIONS, SIZES
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 
 __all__ = ["register_architectures"]
@@ -59,6 +59,7 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
                 "omit the option"
             )
         setattr(cfg, name, known)
+    cfg.imported_as = model.imported_as
     keeps = getattr(TASK_REGISTRY.get(getattr(cfg, "task", None)), "predicts_masked_tokens", False)
     if not checkpoint.has_decoder and getattr(cfg, "decoder_attention", None) == "shared":
         # With all layers, the decoder begins as what the checkpoint has learned.

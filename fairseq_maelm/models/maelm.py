@@ -48,8 +48,7 @@ class MaelmModel(FairseqTextModel):
                 input_dim=width,
                 embed_dim=config.encoder_embed_dim,
                 vocabulary_size=len(dictionary),
-                layer_norm_eps=config.layer_norm_eps,
-                modern=config.layer == "modern",
+                **self.options.of_layers,
             )
         self.initialize(self)
         mark_parameters(self)

@@ -10,8 +10,8 @@ from fairseq import checkpoint_utils, options
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 from support import FAMILIES, batch_of, random_sequences
 
-from fairseq_maelm.architecture.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config
-from fairseq_maelm.architecture.encoder_options import SIZES
+from fairseq_maelm.architecture.config import DECODER_OPTIONS, complete_config
+from fairseq_maelm.architecture.encoder_options import ENCODER_OPTIONS, SIZES
 from fairseq_maelm.checkpoints.reader import CheckpointError, read_checkpoint
 from fairseq_maelm.models.build import build_model
 from fairseq_maelm.models.decoder import SharedDecoder

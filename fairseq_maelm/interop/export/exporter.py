@@ -14,6 +14,7 @@ from fairseq_maelm.checkpoints.folder import CONFIG_FILE, WEIGHTS_FILE, save_wei
 from fairseq_maelm.files.atomic import copy_file
 from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.compare_outputs import Agreement, compare_tokens, verify_model, verify_tokenizer
+from fairseq_maelm.interop.configuration import configuration
 from fairseq_maelm.interop.export.complete_folder import (
     ROUNDING,
     cast_floats,
@@ -23,7 +24,6 @@ from fairseq_maelm.interop.export.complete_folder import (
     in_units_of_data,
     rounded,
 )
-from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.fairseq_roberta import CHECKPOINT_FILE as ROBERTA_FILE
 from fairseq_maelm.interop.export.fairseq_roberta import write_roberta
 from fairseq_maelm.interop.export.formats import FAIRSEQ_ROBERTA, MODEL_CODE, OUR_FORMAT, ExportSettings

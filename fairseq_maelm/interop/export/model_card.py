@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fairseq_maelm import __version__
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
@@ -202,12 +203,11 @@ def training_section(source: LoadedCheckpoint) -> str:
 
 def _summary(source: LoadedCheckpoint) -> str:
     config, model, view = source.options, source.model, source.checkpoint.view
-    positions = f"{config.max_positions} positions"
+    positions, buckets = f"{config.max_positions} positions", EncoderOptions.of(config).buckets
     if config.positions == "rotary":
         positions += f", rotary of base {config.rotary_base:,}"
-    elif str(config.relative_buckets) != "none":
-        positions += f", {config.relative_num_buckets} {config.relative_buckets} buckets of relative positions up to "
-        positions += f"distance {config.relative_max_distance}"
+    elif buckets is not None:
+        positions += f", {buckets[1]} {buckets[0]} buckets of relative positions up to distance {buckets[2]}"
     about = f"fine-tuned on the task `{source.checkpoint.task_name}`" if source.checkpoint.heads else "without a head"
     if model.lm_head is not None:
         sees, updates = "sees" if view.sees_masks else "never sees", source.checkpoint.history.get("num_updates")

@@ -63,7 +63,7 @@ def converted(source: Source, dictionary: Any, folder: Path) -> LoadedCheckpoint
 
 def _configuration(source: Source) -> Any:
     """Return a config with the sections "task" and "model", with all defaults that fairseq-train would fill in."""
-    tokens = source.options.get("max_positions", MaelmModelConfig.max_positions)
+    tokens = source.options["max_positions"]
     # The data folder is given when the checkpoint is loaded.
     task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **MLM_TASK)
     model = MaelmModelConfig(_name=fairseq_options(source.options)[1], **source.options)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.compare_outputs import differences
-from fairseq_maelm.interop.importing.huggingface_config import check_numbers
+from fairseq_maelm.interop.configuration import check_numbers
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.interop.tokenizer_test_strings import ORDINARY_STRINGS
 from fairseq_maelm.text.dictionary import FILLER

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_maelm.data.masking import MAX_LENGTH
-from fairseq_maelm.interop.importing.huggingface_config import model_options
+from fairseq_maelm.interop.configuration import model_options
 from fairseq_maelm.interop.importing.source import Source
 from fairseq_maelm.interop.source_files import CONFIG_FILE, POSITIONS, with_text_limit
 from fairseq_maelm.options import UsageError

@@ -9,7 +9,8 @@ import pytest
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 
 from fairseq_maelm import MaelmModel
-from fairseq_maelm.architecture.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config
+from fairseq_maelm.architecture.config import MaelmModelConfig, complete_config
+from fairseq_maelm.architecture.encoder_options import ENCODER_OPTIONS
 from fairseq_maelm.interop.importing.importer import import_model
 
 from . import sources
