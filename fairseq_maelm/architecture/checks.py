@@ -19,11 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_config(config: Any) -> None:
-    """Refuse a complete configuration that does not describe a valid model.
-
-    Raises:
-        ValueError: an option is wrong; the message names it and the possible values.
-    """
+    """Refuse a complete configuration that does not describe a valid model."""
     check_options(config, MaelmModelConfig)
     _check_heads(config)
     _check_positions(config)
@@ -33,11 +29,7 @@ def check_config(config: Any) -> None:
 
 
 def check_task(task: Any, positions: int) -> None:
-    """Refuse tasks whose sequences are too long for the model, and fairseq tasks that the model does not support.
-
-    Raises:
-        ValueError: the task is refused; the message says what to change or which task to use.
-    """
+    """Refuse tasks whose sequences are too long for the model, and fairseq tasks that the model does not support."""
     longest = task.max_positions()
     # These tasks put <mask> into the input or predict the next token. Translation tasks have two lengths.
     if isinstance(task, LanguageModelingTask | MaskedLMTask) or not isinstance(longest, int):
@@ -54,11 +46,7 @@ def check_task(task: Any, positions: int) -> None:
 
 
 def refuse_stock_bf16(config: Any) -> None:
-    """Refuse fairseq's --bf16, which makes fairseq-train look for a TPU or round the weights in checkpoints.
-
-    Raises:
-        ValueError: --bf16 is set; the message names the option to use instead.
-    """
+    """Refuse fairseq's --bf16, which makes fairseq-train look for a TPU or round the weights in checkpoints."""
     try:
         is_set = getattr(config, "bf16", False) is True
     except OmegaConfBaseException:  # the section "model" alone, whose reference to "common" cannot be resolved
@@ -92,12 +80,7 @@ def _check_heads(config: Any) -> None:
 
 
 def check_view(decoder: Any, view: EncoderView) -> None:
-    """Raise a ValueError if a model cannot predict masked tokens with this view of the encoder.
-
-    Args:
-        decoder: the model's decoder, or None.
-        view: the encoder's view of masked tokens.
-    """
+    """Raise a ValueError if a model with this decoder, or None, cannot predict masked tokens with this view."""
     if decoder is None and view.hides_all_masks:
         raise ValueError(
             "without a decoder (--decoder-layers 0) the model cannot predict the masked tokens, which have no encoder "
@@ -163,11 +146,7 @@ def _check_positions(config: Any) -> None:
 
 
 def check_backend(path: str) -> None:
-    """Refuse an attention backend that this machine cannot run.
-
-    Raises:
-        ValueError: the backend cannot run; the message says why and which backend to choose.
-    """
+    """Refuse an attention backend that this machine cannot run."""
     if BACKENDS[path].device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"--attention {path} needs a CUDA GPU, and torch finds none: use --attention auto or, for a checkpoint "

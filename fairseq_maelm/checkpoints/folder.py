@@ -31,10 +31,7 @@ _VERIFIED = (CHECKPOINT_FILE, CONFIG_FILE, *_WEIGHT_FILES, DICTIONARY_FILE, MODE
 def write_folder(folder: Path, state: dict[str, Any]) -> None:
     """Add the files that make a folder with ``config.json`` and encoder weights a checkpoint, except ``SHA256SUMS``.
 
-    Args:
-        folder: folder to complete.
-        state: content of the checkpoint without the optimizer's state: JSON values, and the weights in the data type
-            in which they are saved.
+    ``state`` is the checkpoint without the optimizer's state, with weights in the data type in which they are saved.
     """
     from safetensors.torch import load_file
 
@@ -71,12 +68,7 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
-    """Read the content of a checkpoint from its folder; weights become <float32>.
-
-    Raises:
-        ValueError: a file differs from its checksum.
-        OSError: a file is missing.
-    """
+    """Read the content of a checkpoint from its folder; weights become <float32>."""
     from safetensors.torch import load_file
 
     refuse_special_files(folder.iterdir())

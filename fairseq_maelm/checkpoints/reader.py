@@ -235,11 +235,7 @@ def _check_model(model: Any, weights: dict[str, Tensor], path: Path, changed: Se
 def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dict[str, tuple[str, int]]) -> None:
     """Refuse sizes that do not match the weights, before memory is allocated for them.
 
-    Args:
-        path: path of the checkpoint, for messages.
-        options: an object with the sizes as attributes.
-        weights: the weights by name.
-        sizes: option -> (name of a weight, index of the weight's dimension whose size must equal the option).
+    ``sizes`` maps an attribute of ``options`` to a weight's name and the index of its dimension that must equal it.
     """
     for option, (name, dimension) in sizes.items():
         weight = weights.get(name)

@@ -17,7 +17,13 @@ from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.interop.source_files import CONFIG_FILE
 
 # Settings that no output shows, or with which sequences longer than the compared ones are computed differently.
-_UNSEEN = {"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True, "rope_scaling": None}
+_UNSEEN = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+    "rope_scaling": None,
+    "position_embedding_type": "absolute",  # which version 5 of transformers ignores
+}
 _DEEPEST, _MOST_LABELS, _LARGEST = 1000, 100_000, 10_000_000
 # transformers writes 10^30 where no length is known.
 _NO_SIZES = ("model_max_length", "max_len", "max_length")

@@ -169,11 +169,7 @@ def facts_and_card(name: str, facts: Mapping[str, Any], folder: Path) -> dict[st
 
 
 def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | None:
-    """Read the first ``SOURCE_FILE`` in ``folders``; return None if there is none or it is for another vocabulary.
-
-    Raises:
-        ValueError: the file was not written by an import.
-    """
+    """Read the first ``SOURCE_FILE`` in ``folders``; return None if there is none or it is for another vocabulary."""
     path = next((folder / SOURCE_FILE for folder in folders if (folder / SOURCE_FILE).is_file()), None)
     if path is None:
         return None

@@ -24,11 +24,7 @@ _ARCHITECTURE = "roberta_base"
 
 
 def write_roberta(source: LoadedCheckpoint, folder: Path) -> list[Agreement]:
-    """Write the checkpoint to a folder that has its dict.txt, open it again, and return the comparison.
-
-    Raises:
-        ValueError: fairseq's RoBERTa cannot represent the model, or computes other values.
-    """
+    """Write the checkpoint to a folder that has its dict.txt, open it again, and return the comparison."""
     found = obstacles(source, Target("roberta", "masked-lm"))
     found = found or fixed_otherwise(source.options, FAIRSEQ_ROBERTA, "fairseq's")
     if found:

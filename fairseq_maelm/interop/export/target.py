@@ -125,9 +125,6 @@ def target_after_training(checkpoint: Path, task: Any, data: Path, output: Path)
         task: options of the fine-tuning's task.
         data: prepared folder of the task.
         output: folder for the new checkpoints.
-
-    Raises:
-        ValueError: the checkpoint will not be exported with its head.
     """
     before = read_checkpoint(checkpoint)
     dictionary = load_dictionary(str(find_dictionary([checkpoint.parent, data])))

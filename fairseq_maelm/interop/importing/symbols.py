@@ -131,9 +131,6 @@ def readable_folder(
         cased: keep capitals and accents, which BERT's tokenizer may remove.
         kind: how text is split, ``LETTERS`` or ``WORDS``; None for the source's way, or ``LETTERS`` if it misses them.
         like_bert: as in ``special_numbers``.
-
-    Raises:
-        ValueError: the tokenizer misses most of its tokens, by its own settings.
     """
     repaired = _repaired(folder, files, cased, kind, like_bert)
     if not repaired:
