@@ -1,11 +1,13 @@
 """``--arch maelm`` takes its sizes from a checkpoint; the decoders of the named sizes, and of earlier checkpoints."""
 
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from contracts.sources import PACKAGE, package_files, read_text
 from fairseq import checkpoint_utils, options
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 from support import FAMILIES, batch_of, random_sequences
@@ -27,11 +29,20 @@ def parse(*words: Any, task: str = "maelm") -> Namespace:
     return options.parse_args_and_arch(parser, command)
 
 
+def test_an_option_of_the_layers_stands_in_the_list_and_in_the_rows_of_families() -> None:
+    """All else takes it from there; modules have it as an argument."""
+    rooms = ("architecture", "models", "checkpoints", "interop")
+    texts = {path: read_text(path) for path in package_files() if path.relative_to(PACKAGE).parts[0] in rooms}
+    for name in ("relative_max_distance", "local_attention", "layer_norm_eps", "relative_num_buckets"):
+        named = {path.name for path, text in texts.items() if re.search(rf"\b{name}\b", text)}
+        assert named == {"encoder_options.py", "families.py"}, name
+
+
 @pytest.mark.parametrize("task", ["maelm", "maelm_prompt", "maelm_sentences", "maelm_squad"])
 def test_sizes_are_the_checkpoints(task: str) -> None:
     parsed = parse("--finetune-from-model", CHECKPOINT, task=task)
     known = read_checkpoint(CHECKPOINT).config.model
-    names = (*ENCODER_OPTIONS, *DECODER_OPTIONS)
+    names = (*ENCODER_OPTIONS, *DECODER_OPTIONS, "imported_as")
     assert {name: getattr(parsed, name) for name in names} == {name: known[name] for name in names}
     assert parsed.max_positions != 512, "the task's default is another"
 
