@@ -63,6 +63,18 @@ def test_another_decoder_can_be_asked_for() -> None:
     assert parsed.decoder_layers == 3 != read_checkpoint(CHECKPOINT).config.model.decoder_layers
 
 
+@pytest.mark.parametrize(
+    "option", ["encoder_embed_dim", "encoder_ffn_embed_dim", "max_positions", "relative_num_buckets"]
+)
+def test_a_size_that_its_weight_contradicts_is_refused(option: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint.pt", train_vocabulary(tmp_path / "data"))
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=False)
+    state["cfg"]["model"][option] *= 2
+    torch.save(state, tmp_path / "checkpoint.pt")
+    with pytest.raises(CheckpointError, match=f"says {option} {state['cfg']['model'][option]}, but its encoder"):
+        read_checkpoint(tmp_path / "checkpoint.pt")
+
+
 @pytest.mark.parametrize(("overrides", "whose"), [({"dropout": 2.0}, ", with another dropout, has"), ({}, " holds")])
 def test_a_wrong_option_is_not_blamed_on_the_checkpoint_if_the_caller_gave_it(
     overrides: dict[str, Any], whose: str, tmp_path: Path

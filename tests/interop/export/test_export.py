@@ -216,6 +216,11 @@ def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: P
             {**MPNET_BUCKETS, "heads": ("mean_head",)},
             "reads the mean of all states, and MPNetForSequenceClassification the first token.s",
         ),
+        (
+            {"format": "distilbert"},
+            {"relative_buckets": "none"},
+            "its --layer-norm-eps is 1e-05, but DistilBert always computes 1e-12",
+        ),
         ({}, {"heads": ("tags", "spans")}, "several heads: choose one of tags, spans with --head"),
     ],
 )
