@@ -112,15 +112,11 @@ DECODER_OPTIONS = tuple(name for name in MaelmModelConfig.__dataclass_fields__ i
 
 
 def fill_from_size(config: Any, name: str) -> None:
-    """Fill in options that are None or missing with those of a named architecture.
+    """Fill in options that are None or missing, in place, with those of a named architecture, or of the default one.
 
     With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder. A missing number of
     decoder layers becomes ``shared_layers`` with decoder attention "shared", and a sixth of the encoder's if only the
     architecture's own decoder is shared.
-
-    Args:
-        config: argparse.Namespace or omegaconf.DictConfig of the model; changed in place.
-        name: name of the architecture; any other name means the default size.
     """
     size = dict(SIZES.get(name, SIZES[DEFAULT_SIZE]))
     if getattr(config, "decoder_layers", None) == 0:

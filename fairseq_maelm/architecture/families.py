@@ -319,12 +319,7 @@ def weights_of_family(
 ) -> dict[str, Tensor]:
     """Return our weights under a family's names, as <float32> copies because safetensors refuses shared memory.
 
-    Args:
-        state: our state dictionary.
-        family: names of the weights.
-        options: options of our model.
-        architecture: "encoder", "masked-lm", or the architecture of the head.
-        head: name of the fine-tuned head, or None.
+    The architecture is "encoder", "masked-lm", or that of the fine-tuned ``head``; ``options`` are those of our model.
     """
     prefix = "" if architecture == "encoder" else family.prefix
     named = {}

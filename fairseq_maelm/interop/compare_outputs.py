@@ -302,14 +302,8 @@ def compare_tokens(
     """Compare two tokenizers: raise ValueError if ordinary text differs, and log a warning if hard texts differ.
 
     For some hard texts, a tokenizer.json converted from a sentencepiece model gives other tokens than that model.
-
-    Args:
-        place: the folder, for messages.
-        theirs: the source's tokenizer, which returns the source's ids.
-        ours: our tokenizer, which returns our ids.
-        order: map from our ids to the source's ids.
-        added: tokens that were added to the source's tokenizer; texts with them count as ordinary text.
-        own: texts made of the source's other tokens; they count as hard texts.
+    ``order`` maps our ids to the source's. Texts with ``added`` tokens of the source count as ordinary text; those of
+    its other tokens, ``own``, as hard ones. ``place`` is the folder, for messages.
     """
 
     def in_their_ids(text: str) -> list[int]:
@@ -330,10 +324,8 @@ def compare_tokens(
 def verify_tokenizer(source: LoadedCheckpoint, folder: Path, words: bool = False) -> dict[str, str]:
     """Compare the folder's tokenizer, opened by transformers, with the checkpoint's; raise ValueError if they differ.
 
-    With ``words``, single words are compared, each as if it followed a space.
-
-    Returns:
-        the texts that may differ and do, text -> reason.
+    With ``words``, single words are compared, each as if it followed a space. The texts that may differ and do are
+    returned, text -> reason.
     """
     from fairseq_maelm.hf import open_pretrained
 

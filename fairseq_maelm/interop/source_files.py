@@ -96,12 +96,8 @@ class SourceFiles:
     def restore(self, weights: Mapping[str, Tensor], family: Family, positions: int) -> dict[str, Tensor]:
         """Reorder exported weights to the source's ids, and add the source's weights that our model lacks.
 
-        Weights that have not been trained since the import are restored bit for bit.
-
-        Args:
-            weights: the exported weights, under the source's names.
-            family: the weight names of the source's model family.
-            positions: number of positions of our model.
+        Weights that have not been trained since the import are restored bit for bit. ``positions`` is our model's
+        number.
         """
         of_vocabulary = (family.encoder["encoder.embed_tokens.weight"], family.lm_head["lm_head.bias"])
         restored = {}

@@ -30,17 +30,11 @@ def _take_named_sizes(cfg: Any, name: str) -> None:
 
 
 def _take_sizes_from_checkpoint(cfg: Any) -> None:
-    """Fill in the model options of the checkpoint given by ``--finetune-from-model``; called by fairseq.
+    """Fill in the model options of the checkpoint given by ``--finetune-from-model``, in place; called by fairseq.
 
     Encoder options must agree with the checkpoint. Decoder options come from the checkpoint unless they were given,
     because a task may replace the decoder. From a checkpoint without a decoder, only tasks that predict masked tokens
     take decoder options.
-
-    Args:
-        cfg: the options that were given; changed in place.
-
-    Raises:
-        ValueError: an option contradicts the checkpoint.
     """
     refuse_stock_bf16(cfg)
     path = getattr(cfg, "finetune_from_model", None)

@@ -251,12 +251,6 @@ def _hidden_from_masks(layout: Layout, outputs: OutputPositions) -> Tensor:
 
 
 def hidden_except(rows: Tensor, sequences: int, length: int) -> Tensor:
-    """Return <bool>[B, S], True at keys that no query may read: all but ``rows`` <int64>[N] of the flattened [B, S].
-
-    Args:
-        rows: indices of the keys that may be read.
-        sequences: B.
-        length: S.
-    """
+    """Return <bool>[B, S], True at keys no query may read: all but ``rows`` <int64>[N] of the flattened [B, S]."""
     hidden = torch.ones(sequences * length, dtype=torch.bool, device=rows.device)
     return hidden.index_fill(0, rows, False).view(sequences, length)

@@ -45,11 +45,7 @@ def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
 
 
 def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.float32) -> LoadedCheckpoint:
-    """Make a transformers folder a checkpoint too, without optimizer state: add the missing files and checksums.
-
-    Returns:
-        the checkpoint, read back from the folder.
-    """
+    """Make a transformers folder a checkpoint too, without optimizer state, and return it as read from the folder."""
     expected = source.checkpoint
     weights = cast_floats(expected.weights, dtype)
     write_folder(folder, {**_public_state(expected), "model": weights})

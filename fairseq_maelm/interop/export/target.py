@@ -120,11 +120,7 @@ def _other_format(source: LoadedCheckpoint, target: Target) -> str:
 def target_after_training(checkpoint: Path, task: Any, data: Path, output: Path) -> Target | None:
     """Choose what the checkpoint of a fine-tuning will be exported to by default; None for tasks with other heads.
 
-    Args:
-        checkpoint: checkpoint with the encoder.
-        task: options of the fine-tuning's task.
-        data: prepared folder of the task.
-        output: folder for the new checkpoints.
+    ``checkpoint`` has the encoder, ``task`` the options of the fine-tuning's task, and ``data`` is its prepared folder.
     """
     before = read_checkpoint(checkpoint)
     dictionary = load_dictionary(str(find_dictionary([checkpoint.parent, data])))

@@ -45,13 +45,8 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
     """Order the embeddings of a model as a fairseq dictionary: <s>, <pad>, </s>, <unk>, all other tokens, <mask>.
 
     RoBERTa and MPNet already have this order, so their ids do not change. The folder's tokenizer.json is renumbered to
-    our ids, but text is tokenized with the folder's sentencepiece model if there is one.
-
-    Args:
-        folder: of the source.
-        rows: number of embeddings.
-        pad: the padding id on which the model's outputs depend; None if they do not depend on it.
-        like_bert: special tokens that no file names are spelled as in BERT, if the vocabulary has them.
+    our ids, but text is tokenized with the folder's sentencepiece model if there is one. ``pad`` is the padding id on
+    which the model's outputs depend, or None. ``like_bert``: special tokens that no file names are spelled as in BERT.
     """
     tokenizer = open_source_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
