@@ -171,8 +171,7 @@ def test_an_update_equals_that_of_transformers(kind: str, made: Callable[[str], 
     for name, parameter in theirs.named_parameters():
         # Our model has token type 0 in its positions, whose gradient they share.
         parameter.requires_grad_("token_type" not in name)
-    # fairseq adds epsilon to the root of the second moment before its correction, and torch after it.
-    adamw = torch.optim.AdamW(theirs.parameters(), RATE, (0.9, BETA), EPS / (1 - BETA) ** 0.5, DECAY)
+    adamw = torch.optim.AdamW(theirs.parameters(), RATE, (0.9, BETA), EPS, DECAY)
     loss = theirs(kept.order[tokens], attention_mask=(tokens != 1).long(), labels=labels).loss
     loss.backward()
     before = {name: weight.clone() for name, weight in theirs.state_dict().items()}
