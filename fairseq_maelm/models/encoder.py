@@ -11,7 +11,7 @@ from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Vi
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.cpu.dropout import dropout
+from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions
 from fairseq_maelm.modules.token_embedding import embed_tokens_and_mask

@@ -7,11 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_maelm.modules.attention import sdpa, triton
+from fairseq_maelm.modules.attention import cpu, sdpa, triton
 from fairseq_maelm.modules.attention.context import AttentionContext, plain_attention
 from fairseq_maelm.modules.attention.local import LocalMethod
 from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
-from fairseq_maelm.modules.cpu import attention as cpu
 
 
 class Backend(NamedTuple):

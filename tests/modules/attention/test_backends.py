@@ -7,11 +7,10 @@ import torch
 from attention_problem import context_of
 
 from fairseq_maelm.models.checks import check_backend
-from fairseq_maelm.modules.attention import sdpa, triton
+from fairseq_maelm.modules.attention import cpu, sdpa, triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, plain_attention
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.cpu import attention as cpu
 
 
 def relative_bias(requires_grad=True, **others):

@@ -6,7 +6,7 @@ from attention_problem import context_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_maelm.modules.attention.bias_gradient import spread, sum_over_distances
-from fairseq_maelm.modules.cpu.attention import collecting
+from fairseq_maelm.modules.attention.cpu import collecting
 
 
 def test_spread_and_its_adjoint_by_hand():

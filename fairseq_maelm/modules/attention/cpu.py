@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.attention.context import AttentionContext, zero_where_blind
 from fairseq_maelm.modules.cpu.bias_gradient import Collect, DenseBias, GradientSum
-from fairseq_maelm.modules.cpu.dropout import DropoutGrid, draw_decisions, dropout_grid
+from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
 
 # Up to this number of keys, torch's fused attention, which works on vectors of 16, is slower than the plain formula:
 # with 12 keys 2.3 times in bfloat16 and 1.4 times in single precision.
@@ -34,7 +34,7 @@ _Part = tuple[slice, slice]
 def attend(query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, dropout: float) -> Tensor:
     """Compute ``plain_attention`` for CPU tensors of one dtype.
 
-    With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.cpu.dropout``.
+    With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.dropout``.
 
     Raises:
         ValueError: the tensors are on another device.
