@@ -140,7 +140,7 @@ class MaelmEncoder(FairseqEncoder):
         ``states`` determine the dtype of rotations. Layers with local attention add their windows.
         """
         if self.relative_attention_bias is not None:
-            return self.relative_attention_bias.between(positions, lengths)
+            return AttentionContext(Tokens(positions), Visibility(lengths), self.relative_attention_bias())
         config = self.layer_config
         turns = rotations(positions, config.rotary_bases, config.head_dim, states)
         return AttentionContext(Tokens(positions, turns, self.longest), Visibility(lengths))

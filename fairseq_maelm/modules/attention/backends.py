@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.modules.attention import cpu, sdpa, triton
-from fairseq_maelm.modules.attention.context import AttentionContext, plain_attention
+from fairseq_maelm.modules.attention.context import Attend, AttentionContext, plain_attention
 from fairseq_maelm.modules.attention.local import LocalMethod
-from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
+from fairseq_maelm.modules.attention.streams import attend_parts
 
 
 class Backend(NamedTuple):

@@ -5,8 +5,8 @@ import torch
 from attention_problem import context_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_maelm.modules.attention.bias_gradient import spread, sum_over_distances
 from fairseq_maelm.modules.attention.cpu import collecting
+from fairseq_maelm.modules.attention.relative_position import spread, sum_over_distances
 
 
 def test_spread_and_its_adjoint_by_hand():

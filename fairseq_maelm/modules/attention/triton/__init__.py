@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fairseq_maelm.modules.attention import sdpa
 from fairseq_maelm.modules.attention.context import AttentionContext
-from fairseq_maelm.modules.attention.packed_qkv import attend_parts
+from fairseq_maelm.modules.attention.streams import attend_parts
 from fairseq_maelm.modules.attention.triton import operator
 
 
