@@ -13,8 +13,8 @@ from fairseq_maelm.modules.attention.relative_position import RelativePositionBi
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.layer_modes import in_graphs
+from fairseq_maelm.modules.lm_head import embed_tokens_and_mask
 from fairseq_maelm.modules.output_positions import OutputPositions
-from fairseq_maelm.modules.token_embedding import embed_tokens_and_mask
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 

@@ -17,8 +17,8 @@ from fairseq.optim import register_optimizer
 from torch import Tensor
 
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
+from fairseq_maelm.modules.initialization import HIDDEN, UNDECAYED, matrices_in
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig, adamw, is_half
-from fairseq_maelm.optim.parameter_groups import HIDDEN, UNDECAYED, matrices_in
 from fairseq_maelm.options import option
 
 # A step of the Newton-Schulz iteration is a x + b x^3 + c x^5, with a, b, c of https://kellerjordan.github.io/posts/muon.

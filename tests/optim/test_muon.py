@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 from optim.test_fused_adamw import distance, fairseq_configuration
 from torch import Tensor, nn
 
+from fairseq_maelm.modules.initialization import mark_parameters, matrices_in
 from fairseq_maelm.optim import muon as implementation
 from fairseq_maelm.optim.fused_adamw import adamw
 from fairseq_maelm.optim.muon import FairseqMuon, MuonAdamW, MuonConfig, orthogonalize
-from fairseq_maelm.optim.parameter_groups import mark_parameters, matrices_in
 
 LR = 1e-2
 # Rows, columns and the number of matrices of hidden parameters: wide, tall, twice the same square, three at once.

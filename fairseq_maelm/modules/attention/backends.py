@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_maelm.modules.attention import cpu, sdpa, triton
+from fairseq_maelm.modules.attention import cpu, sdpa
 from fairseq_maelm.modules.attention.context import Attend, AttentionContext, plain_attention
 from fairseq_maelm.modules.attention.local import LocalMethod
 from fairseq_maelm.modules.attention.streams import attend_parts
+from fairseq_maelm.modules.attention.triton import operator as triton
 
 
 class Backend(NamedTuple):
