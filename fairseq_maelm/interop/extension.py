@@ -35,11 +35,10 @@ from fairseq_maelm.interop.source_files import CONFIG_FILE, SourceFiles
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
 from fairseq_maelm.text.new_pieces import LEAST, Cutter, NewPiece, WordCounts, count_words, find_pieces
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
 from fairseq_maelm.text.unknown import Encoded, check_known
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE, TOKENIZER_FILE, TokenizerEncoder
 
 logger = logging.getLogger(__name__)
 

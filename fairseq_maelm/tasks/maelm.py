@@ -26,13 +26,14 @@ from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.tasks.general_loss_bound import GENERAL, check_part, excess, log_start, measure_start, start
 from fairseq_maelm.text.dictionary import (
     MASK,
+    WordRule,
     check_shards,
     load_dictionary,
     log_frequencies,
     real_tokens,
     special_tokens,
+    word_rule,
 )
-from fairseq_maelm.text.words import WordRule, word_rule
 
 logger = logging.getLogger(__name__)
 

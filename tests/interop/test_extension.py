@@ -26,9 +26,15 @@ from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
 from fairseq_maelm.text.cleaning import clean_text
-from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.new_pieces import Run, WordCounts, count_words, find_pieces
-from fairseq_maelm.text.vocabulary import MODEL_FILE, UNKNOWN, TextEncoder, dictionary_text, load_sentencepiece
+from fairseq_maelm.text.vocabulary import (
+    MODEL_FILE,
+    UNKNOWN,
+    TextEncoder,
+    dictionary_text,
+    load_sentencepiece,
+    open_encoder,
+)
 
 from .importing import sources
 from .importing.sources import transformers

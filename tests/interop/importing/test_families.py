@@ -21,7 +21,7 @@ from fairseq_maelm.interop.export.exporter import Export, ExportSettings, export
 from fairseq_maelm.interop.importing.importer import Imported, import_model
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
-from fairseq_maelm.text.imported import TOKENIZER_FILE, open_encoder
+from fairseq_maelm.text.vocabulary import TOKENIZER_FILE, open_encoder
 
 from .sources import FOLDERS, transformers
 
