@@ -23,7 +23,7 @@ from fairseq_maelm.models.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.tasks.config import MaelmTaskConfig
 from fairseq_maelm.tasks.encoder_task import EncoderTask
-from fairseq_maelm.tasks.general_loss_bound import GENERAL, check_part, excess, log_start, measure_start, start
+from fairseq_maelm.tasks.general_text import GENERAL, check_part, excess, log_start, measure_start, start
 from fairseq_maelm.text.dictionary import (
     MASK,
     WordRule,
