@@ -1,13 +1,23 @@
-"""The losses before the first update of domain adaptation, and the bound on that of general text."""
+"""General text beside a domain's: a part of every epoch, and a validation set whose loss may end the training.
+
+Reading the method, pass by: without --general-data the task never comes here, but for the losses that it logs first.
+"""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from fairseq import utils
 from fairseq.logging import metrics
 
+from fairseq_maelm.data.blocks import shard_files, split_files
+from fairseq_maelm.data.dataset import MaskedBlockDataset
+from fairseq_maelm.fairseq_fixes.stopping import running_trainer, stop_training
 from fairseq_maelm.launch.save_folder import checkpoint_files
 from fairseq_maelm.launch.start import lasting
+from fairseq_maelm.text.dictionary import check_shards
 
 logger = logging.getLogger(__name__)
 
@@ -78,3 +88,129 @@ def excess(loss: float, bound: float, trainer: Any) -> str | None:
         f"the general loss is {loss:.3f} bits per masked token, above its bound of {first + bound:.3f} "
         f"({first:.3f} before the first update + {bound:g}). This state is not saved; {advice}"
     )
+
+
+def blocks_to_mix(domain_tokens: int, general: np.ndarray, ratio: float) -> int:
+    """Return the number of general blocks that makes general text a fraction ``ratio`` of an epoch's tokens.
+
+    Args:
+        domain_tokens: number of tokens in the domain blocks; every epoch uses all of them.
+        general: <int>[blocks] lengths of the general blocks; an epoch uses each at most once.
+        ratio: share of general text in an epoch's tokens, in [0, 1).
+    """
+    number = round(ratio / (1.0 - ratio) * domain_tokens / float(general.mean()))
+    if number > len(general):
+        raise ValueError(
+            f"--general-ratio {ratio} needs {number:,} blocks of general text in every epoch, but there are "
+            f"{len(general):,}: give more general text, or a smaller ratio"
+        )
+    return number
+
+
+class MixedBlockDataset(MaskedBlockDataset):
+    """A training split: each epoch has all domain blocks and the next few general blocks.
+
+    The choice depends on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
+    one.
+    """
+
+    domain_blocks: int
+    general_blocks: Sequence[int]  # numbers of general blocks in the first epochs, after which they are repeated
+
+    def mix(self, domain_blocks: int, domain_tokens: Sequence[int], ratio: float) -> "MixedBlockDataset":
+        """Set what the epochs are made of; return self.
+
+        Args:
+            domain_blocks: number of domain blocks, which come first.
+            domain_tokens: number of domain tokens in each of the first epochs, one for each shard; with fewer epochs
+                than shards, up to the current epoch.
+            ratio: fraction of general tokens in an epoch.
+        """
+        general = self.blocks.sizes[domain_blocks:]
+        self.domain_blocks = domain_blocks
+        self.general_blocks = [blocks_to_mix(tokens, general, ratio) for tokens in domain_tokens]
+        return self
+
+    def ordered_indices(self) -> np.ndarray:
+        """Return the blocks of the epoch, <int64>[n], in the order in which they are batched."""
+        # Every epoch takes the next general blocks of a random order, so that all are taken equally often.
+        order = np.random.default_rng([self.seed, 0]).permutation(len(self) - self.domain_blocks)
+        cycles, epoch = divmod(self.epoch - 1, len(self.general_blocks))
+        taken = cycles * sum(self.general_blocks) + sum(self.general_blocks[:epoch])
+        numbers = taken + np.arange(self.general_blocks[epoch])
+        general = np.sort(order[numbers % len(order)]) + self.domain_blocks
+        return self._ordered(np.concatenate([np.arange(self.domain_blocks), general]))
+
+
+class GeneralText:
+    """The general text of a task: mixed into its training, measured by its validation set ``general``.
+
+    Args:
+        task: the pretraining task.
+
+    Raises:
+        ValueError: options of general text are given without it.
+    """
+
+    def __init__(self, task: Any) -> None:
+        self._task, self._cfg = task, task.cfg
+        if self._cfg.general_data is None and (self._cfg.general_ratio or self._cfg.general_loss_bound is not None):
+            raise ValueError("--general-ratio and --general-loss-bound need --general-data")
+        # Paths of a shard -> number of tokens in its blocks.
+        self._tokens: dict[tuple[str, ...], int] = {}
+
+    def is_split(self, split: str) -> bool:
+        """Return whether a split is the validation set of general text."""
+        return split == GENERAL and self._cfg.general_data is not None
+
+    def _folders(self) -> list[str]:
+        folders: list[str] = utils.split_paths(self._cfg.general_data)
+        check_shards([utils.split_paths(self._cfg.data)[0], *folders])
+        return folders
+
+    def validation_files(self) -> list[str]:
+        """Return the files of the valid split; only the first shard has one."""
+        return split_files(self._folders()[0], "valid", combine=False)
+
+    def mixed(self, split: str, paths: list[str], epoch: int, combine: bool) -> MixedBlockDataset:
+        """Open a training split with general text; ``paths`` are the files of the epoch's shard of the domain."""
+        # Every epoch chooses blocks from all shards of the general text.
+        general = [path for folder in self._folders() for path in split_files(folder, "train", combine)]
+        mixed = self._task.dataset_of(split, [*paths, *general], MixedBlockDataset, training=True)
+        domain_blocks = mixed.blocks.blocks_of_files(len(paths))
+        self._tokens[tuple(paths)] = int(mixed.blocks.sizes[:domain_blocks].sum(dtype=np.int64))
+        folders = utils.split_paths(self._cfg.data)
+        earlier = [shard_files(folders, split, number, combine) for number in range(1, min(epoch, len(folders)) + 1)]
+        mixed.mix(domain_blocks, [self._tokens_of(shard) for shard in earlier], self._cfg.general_ratio)
+        counts = f"{mixed.domain_blocks:,}", f"{mixed.general_blocks[(epoch - 1) % len(mixed.general_blocks)]:,}"
+        logger.info("an epoch takes %s blocks of the domain and %s of the general text", *counts)
+        return mixed
+
+    def _tokens_of(self, paths: list[str]) -> int:
+        """Return the number of tokens in the blocks of a shard; a resumed run has not opened the earlier ones."""
+        known = tuple(paths)
+        if known not in self._tokens:
+            self._tokens[known] = int(self._task.blocks_of(paths).sizes.sum(dtype=np.int64))
+        return self._tokens[known]
+
+    def begin(self) -> None:
+        """Measure the losses of adaptation before the first update; called on all ranks when an epoch begins."""
+        trainer, bound = running_trainer(), self._cfg.general_loss_bound
+        if bound is not None and GENERAL not in self._task.datasets:
+            raise ValueError(
+                "--general-loss-bound needs the validation set 'general': give --valid-subset valid,general"
+            )
+        if bound is not None and start() is None:
+            measure_start(trainer, bound)
+        elif bound is not None:
+            check_part(trainer)
+        log_start(trainer)
+
+    def check(self, validated: Any, loss: float) -> None:
+        """Stop the training if the dataset that was validated is the general text and its loss is above the bound."""
+        bound = self._cfg.general_loss_bound
+        if bound is None or validated is not self._task.datasets.get(GENERAL):
+            return
+        reason = excess(loss, bound, running_trainer())
+        if reason is not None:
+            stop_training(reason)
