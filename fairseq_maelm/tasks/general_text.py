@@ -153,19 +153,19 @@ class GeneralText:
     """
 
     def __init__(self, task: Any) -> None:
-        self._task, self._cfg = task, task.cfg
-        if self._cfg.general_data is None and (self._cfg.general_ratio or self._cfg.general_loss_bound is not None):
+        self._task, self.cfg = task, task.cfg
+        if self.cfg.general_data is None and (self.cfg.general_ratio or self.cfg.general_loss_bound is not None):
             raise ValueError("--general-ratio and --general-loss-bound need --general-data")
         # Paths of a shard -> number of tokens in its blocks.
         self._tokens: dict[tuple[str, ...], int] = {}
 
     def is_split(self, split: str) -> bool:
         """Return whether a split is the validation set of general text."""
-        return split == GENERAL and self._cfg.general_data is not None
+        return split == GENERAL and self.cfg.general_data is not None
 
     def _folders(self) -> list[str]:
-        folders: list[str] = utils.split_paths(self._cfg.general_data)
-        check_shards([utils.split_paths(self._cfg.data)[0], *folders])
+        folders: list[str] = utils.split_paths(self.cfg.general_data)
+        check_shards([utils.split_paths(self.cfg.data)[0], *folders])
         return folders
 
     def validation_files(self) -> list[str]:
@@ -179,9 +179,9 @@ class GeneralText:
         mixed = self._task.dataset_of(split, [*paths, *general], MixedBlockDataset, training=True)
         domain_blocks = mixed.blocks.blocks_of_files(len(paths))
         self._tokens[tuple(paths)] = int(mixed.blocks.sizes[:domain_blocks].sum(dtype=np.int64))
-        folders = utils.split_paths(self._cfg.data)
+        folders = utils.split_paths(self.cfg.data)
         earlier = [shard_files(folders, split, number, combine) for number in range(1, min(epoch, len(folders)) + 1)]
-        mixed.mix(domain_blocks, [self._tokens_of(shard) for shard in earlier], self._cfg.general_ratio)
+        mixed.mix(domain_blocks, [self._tokens_of(shard) for shard in earlier], self.cfg.general_ratio)
         counts = f"{mixed.domain_blocks:,}", f"{mixed.general_blocks[(epoch - 1) % len(mixed.general_blocks)]:,}"
         logger.info("an epoch takes %s blocks of the domain and %s of the general text", *counts)
         return mixed
@@ -195,7 +195,7 @@ class GeneralText:
 
     def begin(self) -> None:
         """Measure the losses of adaptation before the first update; called on all ranks when an epoch begins."""
-        trainer, bound = running_trainer(), self._cfg.general_loss_bound
+        trainer, bound = running_trainer(), self.cfg.general_loss_bound
         if bound is not None and GENERAL not in self._task.datasets:
             raise ValueError(
                 "--general-loss-bound needs the validation set 'general': give --valid-subset valid,general"
@@ -208,7 +208,7 @@ class GeneralText:
 
     def check(self, validated: Any, loss: float) -> None:
         """Stop the training if the dataset that was validated is the general text and its loss is above the bound."""
-        bound = self._cfg.general_loss_bound
+        bound = self.cfg.general_loss_bound
         if bound is None or validated is not self._task.datasets.get(GENERAL):
             return
         reason = excess(loss, bound, running_trainer())
