@@ -238,11 +238,7 @@ class LayerGrams:
 def condition_input(
     condition: str, tokens: np.ndarray, lengths: np.ndarray, draw: MaskDraw, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the encoder's input for full sequences <int64>[B, T] with lengths <int64>[B].
-
-    Returns:
-        tokens <int64>[B, S], padded on the right, and their positions <int64>[B, S], or None for 0, 1, 2, ...
-    """
+    """Return the input for sequences <int64>[B, T]: tokens <int64>[B, S] and positions, or None for 0, 1, 2, ..."""
     if condition == "whole":
         return tokens, None
     if condition == "masked":

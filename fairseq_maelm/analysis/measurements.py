@@ -195,11 +195,7 @@ def _check_rows(checks: list[theorem.LayerCheck]) -> list[dict[str, Any]]:
 
 
 def write_report(results: list[Result], folder: Path) -> None:
-    """Write results.json, ranks.csv, subspace.csv, theorem.csv and figures/ into ``folder``.
-
-    Raises:
-        ValueError: matplotlib is missing.
-    """
+    """Write results.json, ranks.csv, subspace.csv, theorem.csv and figures/ into ``folder``."""
     write_json(folder / "results.json", results)
     settings = {
         name: " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value

@@ -93,10 +93,7 @@ def excess(loss: float, bound: float, trainer: Any) -> str | None:
 def blocks_to_mix(domain_tokens: int, general: np.ndarray, ratio: float) -> int:
     """Return the number of general blocks that makes general text a fraction ``ratio`` of an epoch's tokens.
 
-    Args:
-        domain_tokens: number of tokens in the domain blocks; every epoch uses all of them.
-        general: <int>[blocks] lengths of the general blocks; an epoch uses each at most once.
-        ratio: share of general text in an epoch's tokens, in [0, 1).
+    An epoch uses all ``domain_tokens``, and each block, of lengths ``general`` <int>[blocks], at most once.
     """
     number = round(ratio / (1.0 - ratio) * domain_tokens / float(general.mean()))
     if number > len(general):
@@ -118,13 +115,9 @@ class MixedBlockDataset(MaskedBlockDataset):
     general_blocks: Sequence[int]  # numbers of general blocks in the first epochs, after which they are repeated
 
     def mix(self, domain_blocks: int, domain_tokens: Sequence[int], ratio: float) -> "MixedBlockDataset":
-        """Set what the epochs are made of; return self.
+        """Set what epochs are made of: all domain blocks, which come first, and a share ``ratio`` of general tokens.
 
-        Args:
-            domain_blocks: number of domain blocks, which come first.
-            domain_tokens: number of domain tokens in each of the first epochs, one for each shard; with fewer epochs
-                than shards, up to the current epoch.
-            ratio: fraction of general tokens in an epoch.
+        ``domain_tokens`` are the numbers of tokens in the first epochs, one for each shard that has been read.
         """
         general = self.blocks.sizes[domain_blocks:]
         self.domain_blocks = domain_blocks

@@ -152,14 +152,8 @@ def word_rule(dictionary: Dictionary, folder: Path) -> WordRule:
     """Return the rule of a vocabulary; special symbols and added tokens are words.
 
     Pieces of sentencepiece begin a word with ``WORD_START``, and tokens of WordPiece continue one with "##". Byte-level
-    tokens begin a word with the byte of a space, and where letters, digits and other characters meet, as in GPT-2.
-
-    Args:
-        dictionary: the dictionary with ``<mask>``.
-        folder: of the dictionary; if it has a tokenizer.json, this names the tokens.
-
-    Raises:
-        ValueError: the tokens have none of these marks.
+    tokens begin a word with the byte of a space, and where letters, digits and other characters meet, as in GPT-2. A
+    tokenizer.json in ``folder`` names the tokens. A ValueError says that they have none of these marks.
     """
     tokens, added = _tokens(dictionary, folder / TOKENIZER_FILE)
     special = special_tokens(dictionary) | added

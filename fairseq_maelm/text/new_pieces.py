@@ -139,14 +139,10 @@ def _is_word(part: str) -> bool:
 def find_pieces(
     counts: WordCounts, cutter: Cutter, most: int, taken: Iterable[str] = (), listed: Sequence[str] = ()
 ) -> list[NewPiece]:
-    """Return the pieces of a text that save most tokens, best first, after those of listed words.
+    """Return the pieces of a text that save most tokens, best first, after those of ``listed`` words, however rare.
 
-    Args:
-        counts: the words of the text, which ``cutter`` has cut.
-        cutter: cuts the listed words too.
-        most: the number of pieces, unless the listed words need more.
-        taken: the names of tokens that a pair must not have.
-        listed: words that become tokens however rare they are.
+    ``cutter`` has cut the words ``counts``. There are at most ``most`` pieces, unless the listed words need more; none
+    is named as a token in ``taken``.
     """
     if cutter.whole:
         of_list = filter(None, (cutter.whole_word(word) for word in listed))

@@ -139,12 +139,7 @@ def collecting(context: AttentionContext, key: Tensor) -> DenseBias:
 
 
 def _together(query: Tensor, key: Tensor) -> tuple[int, int]:
-    """Return how many sequences and heads to compute together.
-
-    Args:
-        query: <float>[B, H, Q, d_h].
-        key: <float>[B, H, S, d_h].
-    """
+    """Return how many sequences and heads of queries [B, H, Q, d_h] and keys [B, H, S, d_h] to compute together."""
     heads, of_head = query.shape[1], max(query.shape[2] * key.shape[2], 1)
     most = _HALF_WEIGHTS_TOGETHER if query.dtype.itemsize == 2 else _WEIGHTS_TOGETHER
     sequences = max(1, min(most // (heads * of_head), len(query)))
@@ -197,12 +192,9 @@ class _SequenceGroup:
         return output.unflatten(0, self.shape[:2])
 
     def gradients(self, gradient: Tensor, of_bias: Tensor | None, buffers: _WeightBuffers) -> tuple[Tensor, ...]:
-        """Recompute the weights, and return the gradients of query, key and value.
+        """Recompute the weights; return the gradients of query, key and value. Needs two buffers, or four with dropout.
 
-        Args:
-            gradient: <float>[G, H, Q, d_h] gradient of the result.
-            of_bias: <float>[G or 1, H, Q, S] sum to which the bias's gradient is added, or None.
-            buffers: two buffers; four with dropout.
+        ``gradient`` <float>[G, H, Q, d_h] is that of the result; the bias's is added to ``of_bias`` [G or 1, H, Q, S].
         """
         query, key, value, gradient = (each.flatten(0, 1) for each in (*self.inputs, gradient))
         weights, of_logits, *more = buffers.of_shape(self.shape)
@@ -327,17 +319,9 @@ class _Attention(torch.autograd.Function):
 
 
 def attend_windows(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, size: int) -> Tensor:
-    """Attend from each block of ``size`` queries to three blocks of keys.
+    """Attend from each block of ``size`` queries to three blocks of keys; all, and the result, are [B, H, S, d_h].
 
-    Args:
-        query: <float>[B, H, S, d_h].
-        key: as ``query``.
-        value: as ``query``.
-        hidden: <float>[B * blocks, 1, size, 3 * size] bias of the logits.
-        size: number of queries in a block.
-
-    Returns:
-        <float>[B, H, S, d_h].
+    ``hidden`` <float>[B * blocks, 1, size, 3 * size] is the bias of the logits.
     """
     return _Windows.apply(query, key, value, hidden, size)
 

@@ -87,11 +87,7 @@ def _arguments(
 
 
 def unavailable_because(query: Tensor) -> str | None:
-    """Return the reason why ``relative_attention`` cannot take queries like these, or None if it can.
-
-    Args:
-        query: <float>[B, H, S, d_h] with the call's device and its dtype after autocast.
-    """
+    """Return why ``relative_attention`` cannot take queries <float>[B, H, S, d_h], after autocast; None if it can."""
     if not INSTALLED:
         return "triton is not installed; it comes with torch's CUDA builds"
     if query.dtype not in DTYPES:
