@@ -187,7 +187,7 @@ class TextEncoder(Protocol):
         return np.uint16 if self.dictionary_size < 65_500 else np.uint32
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
-        """Encode texts, each ending with </s>; return tokens <uint16 or uint32>[sum of lengths], lengths <int32>[texts]."""
+        """Encode texts, each ending with </s>; return tokens <uint16 or uint32>[all], and lengths <int32>[texts]."""
         encoded = self.model_tokens(texts)
         lengths = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
         flat = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()) - len(encoded))

@@ -67,6 +67,13 @@ def test_dense_adds_distances_and_hides_keys():
     assert torch.equal(values, dense)
 
 
+def test_dense_has_gradients_after_a_pass_without_them():
+    bias, key = context_of(torch.zeros(2, 7, requires_grad=True), torch.tensor([[0, 3]])), torch.empty(1, 2, 2, 4)
+    with torch.no_grad():
+        assert not bias.dense(key).requires_grad
+    assert bias.dense(key).requires_grad
+
+
 def test_nothing_to_add():
     key = torch.empty(3, 2, 2, 4)
     assert context_of().dense(key) is None
