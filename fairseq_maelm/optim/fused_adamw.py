@@ -126,13 +126,9 @@ class FusedAdamW(FairseqAdam):
         state_dict = known_state(state_dict, self.entries)
         if "fused" in self.optimizer.defaults:  # torch's kernels count in tensors
             state_dict = _with_counts(state_dict, lambda count: torch.tensor(float(count)))
-        super().load_state_dict(
-            {
-                **state_dict,
-                "param_groups": [{**self.optimizer.defaults, **group} for group in state_dict["param_groups"]],
-            },
-            optimizer_overrides,
-        )
+        # fairseq's adam and version 0.3 store fewer settings.
+        groups = [{**self.optimizer.defaults, **group} for group in state_dict["param_groups"]]
+        super().load_state_dict({**state_dict, "param_groups": groups}, optimizer_overrides)
 
 
 # fairseq resumes only if the optimizer's class name equals the name in the checkpoint. The two classes have the same
@@ -164,8 +160,8 @@ def known_state(state_dict: dict[str, Any], entries: tuple[set[str], ...] = (_AD
     for entry in state.values():
         if entry.keys() not in entries:
             raise ValueError(
-                f"the checkpoint's optimizer state ({', '.join(sorted(entry))}) is not that of fairseq's adam: "
-                "continue with the optimizer that wrote it, or give --reset-optimizer to start with a new state"
+                f"the checkpoint's optimizer state ({', '.join(sorted(entry))}) is none that this optimizer "
+                "reads: continue with the optimizer that wrote it, or give --reset-optimizer to start with a new state"
             )
     groups = [{key: value for key, value in group.items() if key != "step"} for group in state_dict["param_groups"]]
     return _with_counts({**state_dict, "state": state, "param_groups": groups}, int)
