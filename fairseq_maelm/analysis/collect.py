@@ -1,4 +1,4 @@
-"""Run a model over text and add up Gram matrices, one for each layer, condition and set of tokens.
+"""Run a checkpoint's encoder over text and add up Gram matrices, one for each layer, condition and set of tokens.
 
 Conditions:
 

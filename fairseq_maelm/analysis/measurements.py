@@ -1,4 +1,9 @@
-"""Analyze several models, with a result file for each, so that an interruption loses one model at most."""
+"""Analyze several models, with a result file for each, so that an interruption loses one model at most.
+
+The output folder is locked for one process and one set of settings. Figures are like the paper's Figures 1, 5 and 6, as
+PNG and SVG: color and marker show the model, and the line style shows the input or the set of tokens, so that curves
+can be told apart without color.
+"""
 
 import contextlib
 import csv

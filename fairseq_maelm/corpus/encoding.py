@@ -1,6 +1,7 @@
 """Encode cleaned text chunk by chunk into part files, and join them into memory-mapped datasets.
 
-The cleaned text has one paragraph per line and a blank line between documents. A chunk is a range of whole lines.
+The cleaned text has one paragraph per line and a blank line between documents. A chunk is a range of whole lines. A
+hash of a document's number assigns it to the validation split or to a training shard.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """The four steps of corpus preparation: clean, vocabulary, encode, binarize.
 
 All steps work in one folder. A step ends by saving its return value there as a state file, which marks the step as
-done. A killed step starts over, except that encoding keeps finished parts.
+done. A killed step starts over, except that encoding keeps finished parts. Worker processes return results in order,
+hold few tasks in memory and leave no orphans.
 """
 
 import functools

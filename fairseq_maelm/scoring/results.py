@@ -1,4 +1,4 @@
-"""The score file, accuracy on minimal pairs, and a confidence interval for the difference of two models."""
+"""Score files block by block, so that an interruption loses one block; compare minimal pairs and models."""
 
 import logging
 import os

@@ -1,4 +1,8 @@
-"""Sentence scores from a checkpoint opened through the hub interface."""
+"""Batched pseudo-log-likelihoods, where each token of a sentence is predicted from the other tokens.
+
+Salazar et al. (2020, "Masked Language Model Scoring") hide one token at a time. Kauf and Ivanova (2023, "A Better Way
+to Do Masked Language Model Scoring") also hide the rest of the word, from which the token is too easy to predict.
+"""
 
 import hashlib
 from collections.abc import Sequence

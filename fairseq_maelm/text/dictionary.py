@@ -1,4 +1,7 @@
-"""Loading and checking of a data folder's dictionary; classes and frequencies of its symbols."""
+"""Loading and checking of a data folder's dictionary; classes and frequencies of its symbols, and how they form words.
+
+Words are decided from the tokens alone, since corpora are stored as token ids.
+"""
 
 import os
 import unicodedata
