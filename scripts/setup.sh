@@ -4,7 +4,7 @@
 #     bash scripts/setup.sh [EXTRAS]     EXTRAS: comma-separated, default dev,plots; the others are in setup.py
 #
 # Running it again takes seconds, and repairs a set-up that was interrupted. Environment variables:
-#     PYTHON       the Python to build on (3.10 to 3.13; default: the first of 3.11, 3.12, 3.13, 3.10 that is found)
+#     PYTHON       the Python to build on (3.11 to 3.13; default: the first of them that is found)
 #     MAELM_VENV   where the environment goes (default: .venv in the project's root). One of venv, uv or conda that is
 #                  there already is extended; nothing in it is removed
 #     TORCH        which torch (default: torch; for Python 3.11 without a GPU torch==2.13.0)
@@ -45,16 +45,16 @@ find_python() {
     local candidate
     if [[ -n ${PYTHON:-} ]]; then
         VERSION=$(version_of "$PYTHON") || fail "PYTHON=$PYTHON does not run." "$("$PYTHON" --version 2>&1 | head -n 2 || true)"
-        [[ $VERSION =~ ^3\.1[0-3]$ ]] || fail "PYTHON=$PYTHON is Python $VERSION; 3.10 to 3.13 are supported."
+        [[ $VERSION =~ ^3\.1[1-3]$ ]] || fail "PYTHON=$PYTHON is Python $VERSION; 3.11 to 3.13 are supported."
         return
     fi
     # An environment that is there already decides; a version manager may put names on the PATH that do not run.
-    for candidate in "$BIN" python3.11 python3.12 python3.13 python3.10 python3; do
-        VERSION=$(version_of "$candidate") && [[ $VERSION =~ ^3\.1[0-3]$ ]] || continue
+    for candidate in "$BIN" python3.11 python3.12 python3.13 python3; do
+        VERSION=$(version_of "$candidate") && [[ $VERSION =~ ^3\.1[1-3]$ ]] || continue
         PYTHON=$("$candidate" -c 'import sys; print(sys._base_executable)')
         return
     done
-    fail "no Python 3.10 to 3.13 was found." "Debian, Ubuntu: apt-get install python3 python3-venv python3-dev"
+    fail "no Python 3.11 to 3.13 was found." "Debian, Ubuntu: apt-get install python3 python3-venv python3-dev"
 }
 
 # fairseq comes as source code for every Python but one; its extension modules need a C++ compiler and Python.h.
@@ -191,10 +191,8 @@ if [[ $VERSION == 3.11 ]] && ! installed torch >/dev/null && ! nvidia-smi -L >/d
 run_pip "build tools, torch" install --no-compile pip setuptools setuptools_scm wheel cython numpy "${TORCH:-torch}"
 # The rest must not exchange this torch.
 "$BIN" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >"$VENV/constraints.txt"
-if [[ $VERSION == 3.10 ]]; then NAME=fairseq; else NAME=fairseq-fixed; fi
-HAS=$(installed "$NAME" || true)
-if ! grep -q "^$NAME==$HAS;" "$ROOT/scripts/constraints.txt"; then
-    fairseq_wheel "$NAME"
+if ! grep -qx "fairseq-fixed==$(installed fairseq-fixed || true)" "$ROOT/scripts/constraints.txt"; then
+    fairseq_wheel fairseq-fixed
     run_pip "fairseq" install --no-compile --no-deps "$FAIRSEQ"/*.whl
     rm -r "$FAIRSEQ"
 fi

@@ -55,7 +55,7 @@ def test_unknown_extras(venv: Path) -> None:
     ("variable", "program", "expected"),
     [
         ("PYTHON", "echo 'no such version' >&2; exit 127", r"does not run[\s\S]*no such version"),
-        *[("PYTHON", f"echo {each}", f"is Python {each}; 3.10 to 3.13 are supp") for each in ("3.9", "3.14", "2.7")],
+        *[("PYTHON", f"echo {each}", f"is Python {each}; 3.11 to 3.13 are supp") for each in ("3.10", "3.14", "2.7")],
         pytest.param("CXX", "echo 'fatal error: Python.h: No such file' >&2; exit 1", "-dev", marks=needs_compiler),
         pytest.param("CXX", "echo 'internal error' >&2; exit 1", "internal error", marks=needs_compiler),
     ],
