@@ -16,10 +16,11 @@ VENV=${MAELM_VENV-$ROOT/.venv}
 [[ $VENV == /* || -z $VENV ]] || VENV=$PWD/$VENV
 EXTRAS=${1:-dev,plots}
 BIN=$VENV/bin/python
-LOG=$VENV/setup.log
-STAMP=$VENV/setup.stamp   # what a completed set-up installed: folders, checksum, extras, torch
-BUSY=$VENV/setup.busy     # is there while a step writes: where it was killed, packages may be half installed
-FAIRSEQ=$VENV/fairseq     # its archive, and the wheel that is built from it
+OWN=$VENV/maelm-setup  # all that this script writes beside packages
+LOG=$OWN/log
+STAMP=$OWN/stamp       # what a completed set-up installed: folders, checksum, extras, torch
+BUSY=$OWN/busy         # is there while a step writes: where it was killed, packages may be half installed
+FAIRSEQ=$OWN/fairseq   # its archive, and the wheel that is built from it
 OTHER="Set MAELM_VENV to another folder, or remove this one if nothing in it is needed."
 STEP=
 # What the check at the end imports is compiled for the first use.
@@ -114,7 +115,7 @@ check_venv() {
 # The environment may be the user's own: nothing is removed but what a killed pip has left.
 make_venv() {
     local package
-    mkdir -p "$VENV"
+    mkdir -p "$OWN"
     exec 9<"$VENV"  # pip inherits the lock: also while an orphan writes, nobody else does
     flock --nonblock 9 || fail "another set-up is at work in $VENV." "Wait until it has ended."
     : >"$LOG"
@@ -190,13 +191,13 @@ TORCH=${TORCH:-$(sed -n 3p "$STAMP" 2>/dev/null || true)}  # what was chosen bef
 if [[ $VERSION == 3.11 ]] && ! installed torch >/dev/null && ! nvidia-smi -L >/dev/null 2>&1; then TORCH=${TORCH:-torch==2.13.0}; fi
 run_pip "build tools, torch" install --no-compile pip setuptools setuptools_scm wheel cython numpy "${TORCH:-torch}"
 # The rest must not exchange this torch.
-"$BIN" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >"$VENV/constraints.txt"
+"$BIN" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >"$OWN/constraints.txt"
 if ! grep -qx "fairseq-fixed==$(installed fairseq-fixed || true)" "$ROOT/scripts/constraints.txt"; then
     fairseq_wheel fairseq-fixed
     run_pip "fairseq" install --no-compile --no-deps "$FAIRSEQ"/*.whl
     rm -r "$FAIRSEQ"
 fi
-run_pip "fairseq_maelm[$EXTRAS]" install --no-compile --constraint "$VENV/constraints.txt" --no-build-isolation \
+run_pip "fairseq_maelm[$EXTRAS]" install --no-compile --constraint "$OWN/constraints.txt" --no-build-isolation \
     --editable "${ROOT}[$EXTRAS]"
 # fairseq requires torchaudio without using it for text, and transformers fails where it is for another torch.
 "$BIN" -c 'import torchaudio' 2>/dev/null ||
