@@ -20,7 +20,7 @@ def mixed(trained: LoadedCheckpoint, mix: Mix) -> LoadedCheckpoint:
         trained: the checkpoint whose options, history and further weights are kept.
         mix: the checkpoint from which it was trained, and its share.
 
-    Weights that only ``trained`` has, such as a head that is new, stay as they are.
+    Weights that only ``trained`` has stay as they are, and so do heads, which fine-tuning never takes over.
 
     Raises:
         ValueError: the encoders have other sizes or another vocabulary.
@@ -37,7 +37,8 @@ def mixed(trained: LoadedCheckpoint, mix: Mix) -> LoadedCheckpoint:
                 f"--mix: the encoder of {path} has {name} {theirs}, and that of {checkpoint.path} {value}: give the "
                 "checkpoint's source"
             )
-    old = {name: weight for name, weight in source.weights.items() if name != SETTINGS}
+    heads = "classification_heads."
+    old = {name: each for name, each in source.weights.items() if name != SETTINGS and not name.startswith(heads)}
     weights = {
         name: share * old[name].float() + (1.0 - share) * weight.float()
         if name in old and old[name].shape == weight.shape and weight.is_floating_point()

@@ -148,10 +148,7 @@ def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
     """Return the reasons why the format cannot represent the target; empty if there are none."""
     layer, family = source.options.layer, FAMILIES[target.format]
     if (layer == "modern") != (family is MODERNBERT):
-        return [
-            f"its layers are {layer}, but --format modernbert is for modern layers only, and other formats are for all "
-            "others"
-        ]
+        return [f"its layers are {layer}, and those of {FORMATS[target.format]} are not"]
     found = _obstacles_of_positions(source.options, target.format)
     if target.architecture == "masked-lm":
         found += _obstacles_of_prediction(source, target.format)
@@ -202,7 +199,7 @@ def _obstacles_of_positions(config: Any, form: str) -> list[str]:
 def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
     model, view, found = source.model, source.checkpoint.view, []
     if model.lm_head is None:
-        found.append("the checkpoint has no LM head, because it was fine-tuned")
+        found.append("the checkpoint has no LM head")
     if form == OUR_FORMAT:
         found.append("Maelm has no class that predicts masks: `maelm fill` and `maelm score` do")
     elif model.decoder is not None and model.decoder.reads_encoder:

@@ -202,14 +202,14 @@ def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: P
         (
             {"architecture": "masked-lm"},
             {**MPNET_BUCKETS, "heads": ("tags",)},
-            "no LM head, because it was fine",
+            "the checkpoint has no LM head",
         ),
         ({"format": "roberta"}, {}, "Roberta has absolute positions only.*--format maelm represents its encoder"),
         ({"format": "modernbert"}, {}, "its layers are post_norm, .*--format maelm represents its encoder"),
         (
             {"format": "maelm"},
             {"layer": "modern", "positions": "rotary"},
-            "its layers are modern, but --format modernbert",
+            "its layers are modern, and those of Maelm are not",
         ),
         (
             {"architecture": "sequence-classification"},
