@@ -11,8 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 from fairseq_maelm.architecture.config import MaelmModelConfig
 from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
+from fairseq_maelm.modules.attention.triton import operator as triton
 from fairseq_maelm.options import check_options
 
 logger = logging.getLogger(__name__)
@@ -152,5 +152,5 @@ def check_backend(path: str) -> None:
             f"--attention {path} needs a CUDA GPU, and torch finds none: use --attention auto or, for a checkpoint "
             "that was trained with it, --model-overrides \"{'attention': 'auto'}\""
         )
-    if path == "triton" and not triton.operator.INSTALLED:
+    if path == "triton" and not triton.INSTALLED:
         raise ValueError("--attention triton needs the package triton: install it, or use --attention auto")

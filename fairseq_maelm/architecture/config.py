@@ -38,7 +38,8 @@ class MaelmModelConfig(_Fields):
 
     decoder_layers: Optional[int] = option(
         None,
-        help="decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa "
+        help="decoder layers: the decoder's own or, with --decoder-attention shared, the number of encoder layers that "
+        "also decode, spread evenly up to the last; with 0 the LM head reads the encoder's states, as in RoBERTa "
         f"({OF_SIZE}; with --decoder-attention shared, half of the encoder's, or all of them for a "
         "checkpoint that had no decoder)",
         minimum=0,

@@ -16,8 +16,7 @@ from torch import Tensor
 from fairseq_maelm.architecture.families import FAMILIES, take_weights
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 OTHER_WEIGHTS_FILE = "decoder_and_heads.safetensors"

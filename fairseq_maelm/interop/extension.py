@@ -40,11 +40,10 @@ from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
 from fairseq_maelm.models.build import build_model
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import FILLER, load_dictionary
-from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
 from fairseq_maelm.text.new_pieces import LEAST, Cutter, NewPiece, WordCounts, count_words, find_pieces
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
 from fairseq_maelm.text.unknown import Encoded, check_known
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE, TOKENIZER_FILE, TokenizerEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +107,7 @@ def extend(
         listed = [] if words is None else _listed(words)
         new = find_pieces(counts, cutter, pieces, old.tokenizer.get_vocab(), listed)
         if not new:
-            raise CorpusError(_why_nothing(counts))
+            raise CorpusError(_why_nothing(counts, listed))
         ours = _extended(source, content, new, folder)
         encoder = TokenizerEncoder(folder / TOKENIZER_FILE, _symbols(ours))
         _warn_of_cut_words(listed, encoder)
@@ -143,9 +142,14 @@ def _listed(file: Path) -> list[str]:
     return words
 
 
-def _why_nothing(counts: WordCounts) -> str:
+def _why_nothing(counts: WordCounts, listed: list[str]) -> str:
     if not counts.documents:
         return "the text has no words: give text of the domain"
+    if listed:
+        return (
+            f"there is nothing to add: the {len(listed):,} listed words are one token already, are special tokens or "
+            "have characters that no token can have, and the text has nothing that is frequent enough"
+        )
     if not counts.runs:
         return "there is nothing to add: each word of the text is one token already. Give text of another domain"
     return (
@@ -156,11 +160,12 @@ def _why_nothing(counts: WordCounts) -> str:
 
 
 def _warn_of_cut_words(listed: list[str], encoder: TokenizerEncoder) -> None:
-    cut = [word for word in listed if len(encoder.encode([f" {word}"])[0]) > 2]
+    encoded = {word: encoder.encode([f" {word}"])[0] for word in listed}
+    cut = [word for word, ids in encoded.items() if len(ids) > 2 or encoder.unknown in ids]
     if cut:
         logger.warning(
-            "%d of %d listed words are no single token, because the tokenizer cuts text before it finds tokens, or has "
-            "a token of this name: %s",
+            "%d of %d listed words are no single token, because the tokenizer cuts text before it finds tokens, has a "
+            "token of this name, or does not know a character that is no letter: %s",
             *(len(cut), len(listed), " ".join(cut[:_SHOWN])),
         )
 

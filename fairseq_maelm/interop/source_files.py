@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fairseq_maelm.architecture.families import FAMILIES, Family
 from fairseq_maelm.files.atomic import parse_json, read_regular
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE, TOKENIZER_FILE
 
 CONFIG_FILE = "config.json"
 # What an export says about the source: its name, kind and checksums, and its own model card.

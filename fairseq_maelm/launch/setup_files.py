@@ -14,8 +14,7 @@ from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
 from fairseq_maelm.files.atomic import write_bytes
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, same_content
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE, TOKENIZER_FILE
 
 VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE, SOURCE_FILE)
 # The files of fairseq's own task; this package's tasks declare theirs as ``setup_files``.

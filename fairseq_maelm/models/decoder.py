@@ -10,8 +10,7 @@ from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.encoder import EncoderInput, EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention import streams
 from fairseq_maelm.modules.attention.context import AttentionContext, MaskStream, Tokens, Visibility
-from fairseq_maelm.modules.attention.cross import Memory
-from fairseq_maelm.modules.attention.layers import LayerConfig
+from fairseq_maelm.modules.attention.layers import LayerConfig, Memory
 from fairseq_maelm.modules.attention.rotary import Rotation, rotations
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions, unseen_outputs, unseen_positions

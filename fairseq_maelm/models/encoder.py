@@ -12,10 +12,10 @@ from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Vi
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.cpu.dropout import dropout
+from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.layer_modes import in_graphs
+from fairseq_maelm.modules.lm_head import embed_tokens_and_mask
 from fairseq_maelm.modules.output_positions import OutputPositions
-from fairseq_maelm.modules.token_embedding import embed_tokens_and_mask
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 
@@ -136,7 +136,7 @@ class MaelmEncoder(FairseqEncoder):
         ``states`` determine the dtype of rotations. Layers with local attention add their windows.
         """
         if self.relative_attention_bias is not None:
-            return self.relative_attention_bias.between(positions, lengths)
+            return AttentionContext(Tokens(positions), Visibility(lengths), self.relative_attention_bias())
         config = self.layer_config
         turns = rotations(positions, config.rotary_bases, config.head_dim, states)
         return AttentionContext(Tokens(positions, turns, self.longest), Visibility(lengths))

@@ -16,11 +16,10 @@ from fairseq_maelm.models.encoder import EncoderOutput, build_encoder
 from fairseq_maelm.models.fairseq_model import FairseqTextModel
 from fairseq_maelm.modules.autocast import in_its_precision
 from fairseq_maelm.modules.finetuning_heads import ClassificationHead, pool
-from fairseq_maelm.modules.initialization import scale_outputs
+from fairseq_maelm.modules.initialization import mark_parameters, scale_outputs
 from fairseq_maelm.modules.layer_modes import execute
 from fairseq_maelm.modules.lm_head import MaskedTokenHead
 from fairseq_maelm.modules.output_positions import OutputPositions, first_positions, predicted_positions
-from fairseq_maelm.optim.parameter_groups import mark_parameters
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 

@@ -53,8 +53,8 @@ def in_units_of_data(source: LoadedCheckpoint) -> LoadedCheckpoint:
 def mixed(trained: LoadedCheckpoint, mix: Mix) -> LoadedCheckpoint:
     """Return ``trained`` with the weighted mean of its weights and those of the checkpoint from which it was trained.
 
-    Weights that only ``trained`` has, such as a head that is new, stay as they are. A ValueError says that the encoders
-    have other sizes or another vocabulary.
+    Weights that only ``trained`` has stay as they are, and so do heads, which fine-tuning never takes over. A
+    ValueError says that the encoders have other sizes or another vocabulary.
     """
     (path, share), checkpoint = mix, trained.checkpoint
     source = read_checkpoint(path)
@@ -68,7 +68,8 @@ def mixed(trained: LoadedCheckpoint, mix: Mix) -> LoadedCheckpoint:
                 f"--mix: the encoder of {path} has {name} {theirs}, and that of {checkpoint.path} {value}: give the "
                 "checkpoint's source"
             )
-    old = {name: weight for name, weight in source.weights.items() if name != SETTINGS}
+    heads = "classification_heads."
+    old = {name: each for name, each in source.weights.items() if name != SETTINGS and not name.startswith(heads)}
     weights = {
         name: share * old[name].float() + (1.0 - share) * weight.float()
         if name in old and old[name].shape == weight.shape and weight.is_floating_point()

@@ -29,7 +29,8 @@ def write_roberta(source: LoadedCheckpoint, folder: Path) -> list[Agreement]:
     found = found or fixed_otherwise(source.options, FAIRSEQ_ROBERTA, "fairseq's")
     if found:
         head = source.model.decoder is not None and source.model.lm_head is not None
-        remedy = ". Without the decoder: --with-mlm-head" if head else ""
+        only_decoder = head and not obstacles(source, Target("roberta", "encoder"))
+        remedy = ". Without the decoder: --with-mlm-head" if only_decoder else ""
         raise ValueError(
             f"{source.checkpoint.path} cannot become a checkpoint of fairseq's roberta: {'; '.join(found)}{remedy}"
         )

@@ -179,7 +179,7 @@ def fixed_otherwise(config: Any, family: Family, name: str) -> list[str]:
 def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
     model, view, found = source.model, source.checkpoint.view, []
     if model.lm_head is None:
-        found.append("the checkpoint has no LM head, because it was fine-tuned")
+        found.append("the checkpoint has no LM head")
     if form == OUR_FORMAT:
         found.append("Maelm has no class that predicts masks: `maelm fill` and `maelm score` do")
     elif model.decoder is not None and model.decoder.reads_encoder:

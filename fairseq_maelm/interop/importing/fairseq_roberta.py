@@ -28,8 +28,7 @@ from fairseq_maelm.interop.importing.symbols import (
     with_special_tokens,
 )
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MASK_SYMBOL, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MASK_SYMBOL, MODEL_FILE, TOKENIZER_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from fairseq_maelm.interop.configuration import check_numbers
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.interop.tokenizer_test_strings import ORDINARY_STRINGS
 from fairseq_maelm.text.dictionary import FILLER
-from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
 from fairseq_maelm.text.vocabulary import (
     FAIRSEQ_SYMBOLS,
     MASK_SYMBOL,
     MODEL_FILE,
+    TOKENIZER_FILE,
     dictionary_symbols,
     load_sentencepiece,
 )

@@ -44,10 +44,9 @@ from fairseq_maelm.models.build import build_model
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.sentencepiece_model import warn_of_export
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE
 
 
 class Imported(NamedTuple):

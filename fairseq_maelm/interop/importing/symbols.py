@@ -24,9 +24,8 @@ from fairseq_maelm.interop.importing.huggingface_vocabulary import (
 from fairseq_maelm.interop.importing.source import refuse
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.dictionary import FILLER
-from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
-from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS, MASK_SYMBOL
+from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS, MASK_SYMBOL, TOKENIZER_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -202,7 +202,7 @@ def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: P
         (
             {"architecture": "masked-lm"},
             {**MPNET_BUCKETS, "heads": ("tags",)},
-            "no LM head, because it was fine",
+            "the checkpoint has no LM head",
         ),
         ({"format": "roberta"}, {}, "but Roberta always computes none.*--format maelm represents its encoder"),
         ({"format": "modernbert"}, {}, "but ModernBert always computes modern.*--format maelm represents its encoder"),

@@ -16,8 +16,7 @@ from fairseq_maelm.interop.export.exporter import ExportSettings, export
 from fairseq_maelm.interop.importing import huggingface
 from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import MODEL_FILE, SOURCE_FILE
+from fairseq_maelm.text.vocabulary import MODEL_FILE, SOURCE_FILE, TOKENIZER_FILE
 from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint
 
 from . import sources

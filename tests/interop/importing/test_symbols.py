@@ -15,8 +15,7 @@ from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.hf import open_pretrained
 from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.interop.importing.symbols import adjacent_tokenizer, kind_of_symbols
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import MODEL_FILE
+from fairseq_maelm.text.vocabulary import MODEL_FILE, TOKENIZER_FILE
 
 from . import sources
 from .sources import transformers
