@@ -233,10 +233,8 @@ def clean_segments(
 ) -> tuple[list[bytes], bytes, list[str]]:
     """Clean consecutive segments of the corpus; called by the workers of the first step.
 
-    Returns:
-        the paragraphs in UTF-8, with one or more empty lines at each document boundary; and with ``with_digests`` the
-        joined 16-byte hashes of the paragraphs, otherwise b""; and with ``skip_invalid`` messages about the records
-        that were left out.
+    Return the paragraphs in UTF-8, with empty lines at document boundaries; their joined 16-byte hashes, if asked for;
+    and messages about the records that were left out.
     """
     invalid: list[str] = []
     skipped = invalid if skip_invalid else None

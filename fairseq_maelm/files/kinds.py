@@ -11,7 +11,7 @@ TSV, CSV, CONLLU, FASTA = "tsv", "csv", "conllu", "fasta"
 TABLES = (TSV, CSV, JSON_LINES, JSON, FASTA, TEXT)
 
 _SUFFIXES = {".jsonl": JSON_LINES, ".ndjson": JSON_LINES, ".json": JSON, ".tsv": TSV, ".csv": CSV, ".conllu": CONLLU}
-_FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fna", ".fas")
+_SUFFIXES |= dict.fromkeys((".fasta", ".faa", ".fna", ".fas"), FASTA)
 _NEVER_READ = {
     **dict.fromkeys((".parquet", ".arrow", ".feather", ".xlsx"), "a table in a format that is not read: write each row "
                     "as a record to a .jsonl file, as pandas and `datasets` do by to_json"),
@@ -54,7 +54,7 @@ def kind_of(path: Path, accepted: tuple[str, ...], remedy: str | None = None) ->
     suffix = uncompressed_name(path).suffix.lower()
     if suffix in _NEVER_READ:
         raise CorpusError(f"{path} is {_NEVER_READ[suffix]}")
-    kind = _SUFFIXES.get(suffix) or _kind_of_content(path, suffix in _FASTA_SUFFIXES)
+    kind = _SUFFIXES.get(suffix) or _kind_of_content(path, suffix == ".fa")
     if kind not in accepted:
         what, usual = _REFUSED[kind]
         raise CorpusError(f"{path} is {what}: {remedy or usual}")
@@ -62,7 +62,7 @@ def kind_of(path: Path, accepted: tuple[str, ...], remedy: str | None = None) ->
 
 
 def _kind_of_content(path: Path, fasta: bool) -> str:
-    """Tell the kind from the first lines; with ``fasta``, the name is that of FASTA, or of a text in Persian."""
+    """Tell the kind from the first lines; with ``fasta``, the suffix is that of FASTA, or of a text in Persian."""
     head = first_bytes(path).removeprefix(b"\xef\xbb\xbf").lstrip()
     if (fasta and head[:1] in (b"", b">")) or _is_fasta(head):
         return FASTA

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fairseq import tasks, utils
 
+from fairseq_maelm.architecture.encoder_options import DEFAULT_SIZE, SIZES
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
 from fairseq_maelm.checkpoints.reader import describe_checkpoint
 from fairseq_maelm.files.atomic import read_json
@@ -19,7 +20,6 @@ from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.launch.command_line import fairseq_train, parsed_command, set_options, words_of
 from fairseq_maelm.launch.machine import OF_MACHINE, Machine
 from fairseq_maelm.launch.recipes import OWNED, SEARCHED, FineTuningRecipe
-from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.options import UsageError
 
 logger = logging.getLogger(__name__)

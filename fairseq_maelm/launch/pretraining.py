@@ -94,7 +94,8 @@ def update_flops(configuration: Any, vocabulary: int, checkpoint: Any = None) ->
     Updates before --half-length-until cost a little less, which is not counted. With a checkpoint to start from, its
     sizes are the model's; ``vocabulary`` is the number of symbols, <mask> included.
     """
-    from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config  # these import torch
+    from fairseq_maelm.architecture.config import DECODER_OPTIONS, complete_config  # these import torch
+    from fairseq_maelm.architecture.encoder_options import ENCODER_OPTIONS
     from fairseq_maelm.models.flops import BatchShape, ModelShape, muon_flops, training_flops
 
     model, task, optimization = configuration.model, configuration.task, configuration.optimization

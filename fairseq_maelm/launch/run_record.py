@@ -22,15 +22,14 @@ from fairseq import utils
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from omegaconf import OmegaConf
 
+from fairseq_maelm.architecture.config import complete_config
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.files.atomic import read_json, write_bytes
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, checksums_of, quick_checksum, same_content
 from fairseq_maelm.launch.last_update import Sections, depends_on_last_update
 from fairseq_maelm.launch.save_folder import checkpoint_files, read_without_weights
-from fairseq_maelm.models.config import complete_config
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE, TOKENIZER_FILE
 
 RUN_FILE = "run.json"
 VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE, SOURCE_FILE)

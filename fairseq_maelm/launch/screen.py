@@ -31,7 +31,7 @@ _SHOWN = (
     "fairseq_maelm.finetuning.sentences.mixture",
     "fairseq_maelm.launch",
     "fairseq_maelm.launch.training",
-    "fairseq_maelm.tasks.general_loss_bound",
+    "fairseq_maelm.tasks.general_text",
 )
 _SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ", "an epoch takes ")
 # Values that fairseq logs with a validation but that are not metrics.

@@ -229,7 +229,7 @@ def test_validation_has_a_rate_of_its_own():
 
 
 def test_validation_hides_the_same_tokens_whatever_the_objective(monkeypatch):
-    monkeypatch.setattr(MaelmTask, "_blocks_of", lambda task, paths: UnequalBlocks())
+    monkeypatch.setattr(MaelmTask, "blocks_of", lambda task, paths: UnequalBlocks())
     monkeypatch.setattr(UnequalBlocks, "check_tokens", lambda *anything: None, raising=False)
     slots = []
     for options in ({}, {"random_token_prob": 0.3, "leave_unmasked_prob": 0.3}):

@@ -21,7 +21,7 @@ from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.finetuning.criterion_base import FineTuningCriterion, NoOptions
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.vocabulary import open_encoder
 
 HEAD = "topics_head"
 LABELS = "labels.txt"

@@ -17,6 +17,7 @@ from omegaconf import II, MISSING
 from torch import Tensor
 from tqdm import tqdm
 
+from fairseq_maelm.architecture.checks import check_view
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.dataset import Symbols
@@ -28,7 +29,6 @@ from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
 from fairseq_maelm.finetuning.tables import read_table
-from fairseq_maelm.models.checks import check_view
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTask, EncoderTaskConfig
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary

@@ -12,7 +12,7 @@ from fairseq_maelm.files.atomic import sha256_of
 from fairseq_maelm.finetuning.squad.prepare import INSIDE_PIECES, prepare_squad
 from fairseq_maelm.finetuning.squad.prepared import NO_ANSWER, NOT_LOCATED, load_split
 from fairseq_maelm.finetuning.squad.reading import NOT_FOUND
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.vocabulary import open_encoder
 
 CONTEXT = "The Cat sat on  the MAT."
 
