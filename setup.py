@@ -24,11 +24,8 @@ INSTALL_REQUIRES = [
     # 2.6 is the first release whose torch.load refuses pickled code unless it is allowed by name.
     "torch>=2.6",
     # fairseq 0.12.2 cannot be imported by Python 3.11 and later; fairseq-fixed is the same package, mended.
-    'fairseq-fixed>=0.12.3.1,<0.13; python_version >= "3.11"',
-    'fairseq==0.12.2; python_version < "3.11"',
-    # fairseq 0.12.2 uses numpy.float, which numpy 1.24 removed.
-    'numpy>=1.22,<1.24; python_version < "3.11"',
-    'numpy>=1.23.2,<3; python_version >= "3.11"',
+    "fairseq-fixed>=0.12.3.1,<0.13",
+    "numpy>=1.23.2,<3",
     # Recipes; fairseq brings both along.
     "omegaconf>=2.0.5,<2.4",
     "PyYAML>=5.1",
@@ -56,8 +53,8 @@ EXTRAS_REQUIRE = {
     "dev": [
         "codespell>=2.4,<3",
         "hypothesis>=6.100,<7",
-        # Scores sentences as `maelm score` is compared with. It needs numpy 2, which fairseq for Python 3.10 refuses.
-        'minicons>=0.3.39,<0.4; python_version >= "3.11"',
+        # Scores sentences as `maelm score` is compared with.
+        "minicons>=0.3.39,<0.4",
         "mypy>=1.13,<3",
         "pytest>=8,<10",
         "pytest-xdist>=3.6,<4",
@@ -95,11 +92,11 @@ setup(
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
-        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(11, 14)),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],
-    python_requires=">=3.10,<3.14",
+    python_requires=">=3.11,<3.14",
     packages=find_packages(include=["fairseq_maelm", "fairseq_maelm.*"]),
     package_data={
         "fairseq_maelm": [

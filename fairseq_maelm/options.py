@@ -69,9 +69,7 @@ class CommandParser(argparse.ArgumentParser):
 def given_twice(words: Sequence[str], actions: Mapping[str, argparse.Action]) -> str:
     """Return a message about the first option that is given twice, of which argparse would take the last; "" if none.
 
-    Args:
-        words: the words of a command line, up to "--".
-        actions: name -> action; an option may have several names, and several values. Other names are options, too.
+    ``words`` are a command line up to "--". An option may have several names and values; other names are options, too.
     """
     values: dict[Any, str] = {}
     for place, word in enumerate(words[: words.index("--")] if "--" in words else words):

@@ -17,6 +17,8 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent
 # Folders in which all modules are registered; in other folders, only task.py is.
 FOLDERS = ("models", "tasks", "criterions", "optim")
+# The folder of changes to fairseq. Like all others it is found by name: everything may import this module.
+_FIXES = "fairseq_fixes"
 
 _begun = False
 # Whether this process is one of fairseq's programs or of ours.
@@ -40,11 +42,13 @@ def registering_modules() -> Iterator[str]:
 def register() -> None:
     """Register the whole package with fairseq and apply its fixes, once in a process."""
     if _begun and not _is_ours:  # a checkpoint was opened before
-        from fairseq_maelm.fairseq_fixes import mend_fairseq
-
-        mend_fairseq()
+        _mend_fairseq()
     claim_process()
     register_names()
+
+
+def _mend_fairseq() -> None:
+    importlib.import_module(f"{__package__}.{_FIXES}").mend_fairseq()
 
 
 def register_names() -> None:
@@ -56,12 +60,7 @@ def register_names() -> None:
     _begun = True
     try:
         if _is_ours:
-            # These import fairseq.
-            from fairseq_maelm.fairseq_fixes import mend_fairseq
-            from fairseq_maelm.launch.screen import show_in_rank
-
-            mend_fairseq()
-            show_in_rank()
+            _mend_fairseq()
         for name in registering_modules():
             importlib.import_module(name)
     except BaseException:

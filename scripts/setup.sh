@@ -4,7 +4,7 @@
 #     bash scripts/setup.sh [EXTRAS]     EXTRAS: comma-separated, default dev,plots; the others are in setup.py
 #
 # Running it again takes seconds, and repairs a set-up that was interrupted. Environment variables:
-#     PYTHON       the Python to build on (3.10 to 3.13; default: the first of 3.11, 3.12, 3.13, 3.10 that is found)
+#     PYTHON       the Python to build on (3.11 to 3.13; default: the first of them that is found)
 #     MAELM_VENV   where the environment goes (default: .venv in the project's root). One of venv, uv or conda that is
 #                  there already is extended; nothing in it is removed
 #     TORCH        which torch (default: torch; for Python 3.11 without a GPU torch==2.13.0)
@@ -16,10 +16,11 @@ VENV=${MAELM_VENV-$ROOT/.venv}
 [[ $VENV == /* || -z $VENV ]] || VENV=$PWD/$VENV
 EXTRAS=${1:-dev,plots}
 BIN=$VENV/bin/python
-LOG=$VENV/setup.log
-STAMP=$VENV/setup.stamp   # what a completed set-up installed: folders, checksum, extras, torch
-BUSY=$VENV/setup.busy     # is there while a step writes: where it was killed, packages may be half installed
-FAIRSEQ=$VENV/fairseq     # its archive, and the wheel that is built from it
+OWN=$VENV/maelm-setup  # all that this script writes beside packages
+LOG=$OWN/log
+STAMP=$OWN/stamp       # what a completed set-up installed: folders, checksum, extras, torch
+BUSY=$OWN/busy         # is there while a step writes: where it was killed, packages may be half installed
+FAIRSEQ=$OWN/fairseq   # its archive, and the wheel that is built from it
 OTHER="Set MAELM_VENV to another folder, or remove this one if nothing in it is needed."
 STEP=
 # What the check at the end imports is compiled for the first use.
@@ -45,16 +46,16 @@ find_python() {
     local candidate
     if [[ -n ${PYTHON:-} ]]; then
         VERSION=$(version_of "$PYTHON") || fail "PYTHON=$PYTHON does not run." "$("$PYTHON" --version 2>&1 | head -n 2 || true)"
-        [[ $VERSION =~ ^3\.1[0-3]$ ]] || fail "PYTHON=$PYTHON is Python $VERSION; 3.10 to 3.13 are supported."
+        [[ $VERSION =~ ^3\.1[1-3]$ ]] || fail "PYTHON=$PYTHON is Python $VERSION; 3.11 to 3.13 are supported."
         return
     fi
     # An environment that is there already decides; a version manager may put names on the PATH that do not run.
-    for candidate in "$BIN" python3.11 python3.12 python3.13 python3.10 python3; do
-        VERSION=$(version_of "$candidate") && [[ $VERSION =~ ^3\.1[0-3]$ ]] || continue
+    for candidate in "$BIN" python3.11 python3.12 python3.13 python3; do
+        VERSION=$(version_of "$candidate") && [[ $VERSION =~ ^3\.1[1-3]$ ]] || continue
         PYTHON=$("$candidate" -c 'import sys; print(sys._base_executable)')
         return
     done
-    fail "no Python 3.10 to 3.13 was found." "Debian, Ubuntu: apt-get install python3 python3-venv python3-dev"
+    fail "no Python 3.11 to 3.13 was found." "Debian, Ubuntu: apt-get install python3 python3-venv python3-dev"
 }
 
 # fairseq comes as source code for every Python but one; its extension modules need a C++ compiler and Python.h.
@@ -114,7 +115,7 @@ check_venv() {
 # The environment may be the user's own: nothing is removed but what a killed pip has left.
 make_venv() {
     local package
-    mkdir -p "$VENV"
+    mkdir -p "$OWN"
     exec 9<"$VENV"  # pip inherits the lock: also while an orphan writes, nobody else does
     flock --nonblock 9 || fail "another set-up is at work in $VENV." "Wait until it has ended."
     : >"$LOG"
@@ -190,15 +191,13 @@ TORCH=${TORCH:-$(sed -n 3p "$STAMP" 2>/dev/null || true)}  # what was chosen bef
 if [[ $VERSION == 3.11 ]] && ! installed torch >/dev/null && ! nvidia-smi -L >/dev/null 2>&1; then TORCH=${TORCH:-torch==2.13.0}; fi
 run_pip "build tools, torch" install --no-compile pip setuptools setuptools_scm wheel cython numpy "${TORCH:-torch}"
 # The rest must not exchange this torch.
-"$BIN" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >"$VENV/constraints.txt"
-if [[ $VERSION == 3.10 ]]; then NAME=fairseq; else NAME=fairseq-fixed; fi
-HAS=$(installed "$NAME" || true)
-if ! grep -q "^$NAME==$HAS;" "$ROOT/scripts/constraints.txt"; then
-    fairseq_wheel "$NAME"
+"$BIN" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >"$OWN/constraints.txt"
+if ! grep -qx "fairseq-fixed==$(installed fairseq-fixed || true)" "$ROOT/scripts/constraints.txt"; then
+    fairseq_wheel fairseq-fixed
     run_pip "fairseq" install --no-compile --no-deps "$FAIRSEQ"/*.whl
     rm -r "$FAIRSEQ"
 fi
-run_pip "fairseq_maelm[$EXTRAS]" install --no-compile --constraint "$VENV/constraints.txt" --no-build-isolation \
+run_pip "fairseq_maelm[$EXTRAS]" install --no-compile --constraint "$OWN/constraints.txt" --no-build-isolation \
     --editable "${ROOT}[$EXTRAS]"
 # fairseq requires torchaudio without using it for text, and transformers fails where it is for another torch.
 "$BIN" -c 'import torchaudio' 2>/dev/null ||

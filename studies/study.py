@@ -11,9 +11,9 @@ from typing import Any
 # The package is found next to the studies if it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fairseq_maelm.architecture.config import complete_config
 from fairseq_maelm.launch.command_line import words_of
 from fairseq_maelm.launch.machine import Machine
-from fairseq_maelm.models.config import complete_config
 from fairseq_maelm.models.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 from fairseq_maelm.options import USER_DIR
 from fairseq_maelm.sweep.log import log_records

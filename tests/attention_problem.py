@@ -4,7 +4,7 @@ import torch
 
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Visibility
-from fairseq_maelm.modules.attention.packed_qkv import split_packed
+from fairseq_maelm.modules.attention.streams import split_packed
 
 
 def context_of(relative_bias=None, positions=None, lengths=None, max_positions=None, **visibility):

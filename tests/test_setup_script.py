@@ -55,7 +55,7 @@ def test_unknown_extras(venv: Path) -> None:
     ("variable", "program", "expected"),
     [
         ("PYTHON", "echo 'no such version' >&2; exit 127", r"does not run[\s\S]*no such version"),
-        *[("PYTHON", f"echo {each}", f"is Python {each}; 3.10 to 3.13 are supp") for each in ("3.9", "3.14", "2.7")],
+        *[("PYTHON", f"echo {each}", f"is Python {each}; 3.11 to 3.13 are supp") for each in ("3.10", "3.14", "2.7")],
         pytest.param("CXX", "echo 'fatal error: Python.h: No such file' >&2; exit 1", "-dev", marks=needs_compiler),
         pytest.param("CXX", "echo 'internal error' >&2; exit 1", "internal error", marks=needs_compiler),
     ],
@@ -96,7 +96,10 @@ def test_what_cannot_be_set_up_is_left_alone(venv: Path, monkeypatch: pytest.Mon
     (venv / "bin").mkdir(parents=True)
     (venv / "pyvenv.cfg").touch()
     executable(venv / "bin" / "python", VERSION)
-    (venv / "setup.stamp").write_text(f"/some where/fairseq_maelm {venv}.old 1234 56\nhf\ntorch\n", encoding="utf-8")
+    (venv / "maelm-setup").mkdir()
+    (venv / "maelm-setup" / "stamp").write_text(
+        f"/some where/fairseq_maelm {venv}.old 1234 56\nhf\ntorch\n", encoding="utf-8"
+    )
     assert f"was set up as {venv}.old and moved" in refused(venv)
     (venv / "bin" / "python").unlink()
     (venv / "bin" / "python").symlink_to("removed")
@@ -117,6 +120,8 @@ def test_an_environment_of_the_user_keeps_its_files(kind: str, tmp_path: Path, v
     program = Path(executable(venv / "bin" / "python", PYTHON_OF_USER))
     site = venv / "lib" / "python3.11" / "site-packages"
     files = [venv / "thesis.txt", site / "own-1.0.dist-info" / "METADATA", site / "done-1.0.dist-info" / "INSTALLER"]
+    # What the script writes under these names is in a folder of its own.
+    files += [venv / "constraints.txt", venv / "setup.log", venv / "fairseq" / "mine.py"]
     files += [venv / name for name in (("conda-meta/history",) if kind == "conda" else ("pyvenv.cfg", "bin/activate"))]
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,8 +130,9 @@ def test_an_environment_of_the_user_keeps_its_files(kind: str, tmp_path: Path, v
     given = venv
     if kind == "interrupted":
         os.utime(site / "own-1.0.dist-info", (0, 0))  # by another installer, before
-        (venv / "setup.busy").touch()
-        os.utime(venv / "setup.busy", (1, 1))
+        (venv / "maelm-setup").mkdir()
+        (venv / "maelm-setup" / "busy").touch()
+        os.utime(venv / "maelm-setup" / "busy", (1, 1))
         half_written.mkdir()
     if kind == "link":
         given = tmp_path / "link"
@@ -153,4 +159,4 @@ def test_first_set_up_without_packages(venv: Path) -> None:
     )
     assert result.returncode == 1
     assert "this step could not be finished (exit status 1)" in result.stderr
-    assert not (venv / "setup.stamp").exists()
+    assert not (venv / "maelm-setup" / "stamp").exists()

@@ -130,7 +130,7 @@ def decoder_layers(name: str, settings: Settings) -> int:
     """Return the contender's number, or else that of the settings; a shared decoder has as many as by default."""
     contender, _ = split_name(name)
     if decoder_attention(name) == "shared":
-        from fairseq_maelm.models.sizes import shared_layers
+        from fairseq_maelm.architecture.encoder_options import shared_layers
 
         return shared_layers(settings.layers)
     return settings.decoder_layers if contender.decoder_layers is None else contender.decoder_layers

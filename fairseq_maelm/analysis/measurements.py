@@ -1,9 +1,17 @@
-"""Analyze several models, with a result file for each, so that an interruption loses one model at most."""
+"""Analyze several models, with a result file for each, so that an interruption loses one model at most.
 
+The output folder is locked for one process and one set of settings. Figures are like the paper's Figures 1, 5 and 6, as
+PNG and SVG: color and marker show the model, and the line style shows the input or the set of tokens, so that curves
+can be told apart without color.
+"""
+
+import contextlib
 import csv
+import hashlib
 import io
 import logging
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +20,33 @@ import torch
 
 from fairseq_maelm.analysis import theorem
 from fairseq_maelm.analysis.analysis_settings import CONDITIONS, AnalysisSettings
-from fairseq_maelm.analysis.checkpoints import CheckpointEncoder, chosen_layers
-from fairseq_maelm.analysis.collect import Blocks, LayerGrams, TextBlocks, collect, model_inputs
-from fairseq_maelm.analysis.figures import Result, save_figures
-from fairseq_maelm.analysis.folder import MODELS_FOLDER, claimed, fingerprint_of
+from fairseq_maelm.analysis.collect import (
+    Blocks,
+    CheckpointEncoder,
+    LayerGrams,
+    TextBlocks,
+    chosen_layers,
+    collect,
+    model_inputs,
+)
 from fairseq_maelm.analysis.spectrum import compare_subspaces, effective_rank, singular_values
 from fairseq_maelm.data.blocks import TokenBlocks, split_files
-from fairseq_maelm.files.atomic import read_json, write_bytes, write_json
+from fairseq_maelm.files.atomic import (
+    PARTIAL_SUFFIX,
+    FolderLock,
+    read_json,
+    remove_partial_files,
+    write_bytes,
+    write_json,
+)
 from fairseq_maelm.files.optional_imports import import_pyplot
 
 logger = logging.getLogger(__name__)
 
 # Maximum number of real tokens in the check of the theorem; the pseudo-inverse takes time cubic in it.
 _STACK_TOKENS = 1024
+
+Result = dict[str, Any]
 
 
 def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> None:
@@ -178,11 +200,7 @@ def _check_rows(checks: list[theorem.LayerCheck]) -> list[dict[str, Any]]:
 
 
 def write_report(results: list[Result], folder: Path) -> None:
-    """Write results.json, ranks.csv, subspace.csv, theorem.csv and figures/ into ``folder``.
-
-    Raises:
-        ValueError: matplotlib is missing.
-    """
+    """Write results.json, ranks.csv, subspace.csv, theorem.csv and figures/ into ``folder``."""
     write_json(folder / "results.json", results)
     settings = {
         name: " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
@@ -213,3 +231,120 @@ def tables(results: list[Result]) -> dict[str, list[dict[str, Any]]]:
             for row in result["theorem"].get(weights, []):
                 lists["theorem"].append(model | {"weights": weights} | row)
     return lists
+
+
+# The palette of Okabe and Ito for all kinds of color vision, ordered so that neighbors also differ in gray.
+_COLORS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_SOLID, _DASHED = "-", "--"
+
+# One curve per model: line style, legend text after the model's name, condition, set of tokens.
+Line = tuple[str, str, str, str]
+Lines = dict[str, list[Line]]  # by kind of model
+_WHOLE: Line = (_DASHED, "", "whole", "real")
+_BOTH: list[Line] = [(_SOLID, " w. [MASK]", "masked", "all"), (_DASHED, " w/o [MASK]", "whole", "real")]
+_KINDS = ("mlm", "maelm", "fine-tuned")
+_ALL_TOKENS: Lines = dict.fromkeys(_KINDS, [(line[0], f", input{line[1]}", *line[2:]) for line in _BOTH])
+_OF_MASK: Lines = dict.fromkeys(_KINDS, [(_SOLID, "", "masked", "mask")])
+_PRETRAINED: Lines = {"mlm": _BOTH, "maelm": [_WHOLE]}
+_FINE_TUNED: Lines = {"fine-tuned": [_WHOLE]}
+
+
+def save_figures(results: list[Result], folder: Path) -> None:
+    """Draw all figures that these results have data for, as ``folder``/NAME.png and .svg."""
+    pyplot = import_pyplot()
+    folder.mkdir(exist_ok=True)
+    settings, kinds = results[0]["settings"], {result["kind"] for result in results}
+    replaces = settings["leave_unmasked_prob"] or settings["random_token_prob"]
+    has_mask = any(result["subspace"] for result in results)
+    figures = [("figure_6_rank_bert_masking" if replaces else "figure_1a_rank", "All tokens of the input", _ALL_TOKENS)]
+    figures += [("figure_1b_rank_of_mask", "[MASK] tokens", _OF_MASK)] if has_mask else []
+    figures += [("figure_5a_rank_pretrained", "After pretraining", _PRETRAINED)] if kinds != {"fine-tuned"} else []
+    if "fine-tuned" in kinds:
+        figures.append(("figure_5b_rank_fine_tuned", "After fine-tuning, input w/o [MASK]", _FINE_TUNED))
+    for name, title, lines in figures:
+        # A fixed salt makes the ids inside an SVG, and so the file, reproducible.
+        with pyplot.rc_context({"svg.hashsalt": name, "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
+            figure = _rank_figure(results, title, lines)
+            for suffix, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+                stream = io.BytesIO()
+                figure.savefig(stream, format=suffix, bbox_inches="tight", **options)
+                write_bytes(folder / f"{name}.{suffix}", stream.getvalue())
+            pyplot.close(figure)
+
+
+def _rank_figure(results: list[Result], title: str, lines: Lines) -> Any:
+    figure, axis = import_pyplot().subplots(figsize=(6, 4))
+    for number, result in enumerate(results):
+        for style, text, *which in lines.get(result["kind"], []):
+            if rows := [row for row in result["ranks"] if [row["condition"], row["token_set"]] == which]:
+                layers, ranks = [row["layer"] for row in rows], [row["effective_rank"] for row in rows]
+                axis.plot(layers, ranks, label=result["name"] + text, **_look_of(number, style))
+    settings = results[0]["settings"]
+    label = f"rank$_{{{settings['tau']:g}}}$" + (" (centered)" if settings["centered"] else "")
+    axis.set(xlabel="layer", ylabel=label, title=title)
+    axis.set_ylim(bottom=0)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    figure.tight_layout()
+    if axis.get_legend_handles_labels()[0]:
+        # Outside the axes, where it cannot hide curves.
+        axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, handlelength=3.5)
+    return figure
+
+
+def _look_of(number: int, style: str) -> dict[str, Any]:
+    """Return matplotlib's line options for the model with index ``number``."""
+    return {
+        "color": _COLORS[number % len(_COLORS)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "linestyle": style,
+        "markersize": 5,
+        "markerfacecolor": "white" if style == _DASHED else None,
+    }
+
+
+MODELS_FOLDER = "models"
+_SETTINGS_FILE = "settings.json"
+
+
+@contextlib.contextmanager
+def claimed(output: Path, recorded: dict[str, Any]) -> Iterator[None]:
+    """Lock an output folder and check its settings; a new folder is removed if the work fails without a result."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with FolderLock(output.with_name(f".{output.name}.lock"), "`maelm analyze`", output):
+        is_new = not _files(output)
+        try:
+            _claim(output, recorded)
+            remove_partial_files(output)
+            yield
+        except BaseException:
+            if is_new and _files(output) in ([], [output / _SETTINGS_FILE]):
+                shutil.rmtree(output, ignore_errors=True)
+            raise
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return all files in a folder, except partial settings files that a killed run left."""
+    left = f"{_SETTINGS_FILE}.*{PARTIAL_SUFFIX}"
+    return [path for path in folder.rglob("*") if path.is_file() and not path.match(left)]
+
+
+def _claim(output: Path, recorded: dict[str, Any]) -> None:
+    path = output / _SETTINGS_FILE
+    if path.exists():
+        earlier = read_json(path)
+        if changed := [name for name in recorded if earlier.get(name) != recorded[name]]:
+            raise ValueError(
+                f"{output} has results with other settings ({', '.join(changed)} differ): choose another --output"
+            )
+        return
+    if output.exists() and (not output.is_dir() or _files(output)):
+        raise ValueError(f"{output} exists but does not contain results of `maelm analyze`: choose another --output")
+    output.mkdir(parents=True, exist_ok=True)
+    write_json(path, recorded)
+
+
+def fingerprint_of(path: Path) -> str:
+    """Hash a file's path, size and modification time; hashing its content could take as long as a small run."""
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns)]
+    return hashlib.sha256(repr((str(path.resolve()), facts)).encode()).hexdigest()

@@ -48,11 +48,7 @@ class GramAccumulator:
         return result
 
     def gram(self, centered: bool = False) -> Tensor:
-        """Return X^T X <float64>[D, D] on the CPU; with ``centered``, the mean is subtracted from the rows.
-
-        Raises:
-            ValueError: a row has infinite values or NaN.
-        """
+        """Return X^T X <float64>[D, D] on the CPU; with ``centered``, the mean is subtracted from the rows."""
         if not bool(torch.isfinite(self.squares).all()):
             raise ValueError("the representations have values that are not finite: run the model in single precision")
         gram = self.squares
@@ -118,11 +114,7 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
 
 
 def compare_subspaces(real: Tensor, mask: Tensor, joint: Tensor, tau: float) -> SubspaceComparison:
-    """Compare <mask> with real tokens, given Gram matrices <float64>[D, D] for each and for both together.
-
-    Raises:
-        ValueError: the real or the [MASK] representations are missing or all 0.
-    """
+    """Compare <mask> with real tokens, given Gram matrices <float64>[D, D] for each and for both together."""
     if float(real.trace()) <= 0.0 or float(mask.trace()) <= 0.0:
         raise ValueError("both real and <mask> tokens are needed to compare their subspaces")
     inner = leading_directions(real, tau)

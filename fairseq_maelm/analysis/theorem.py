@@ -143,11 +143,7 @@ def _proof_row(residual: Tensor, row: Tensor, weights: AttentionWeights, combine
 def check_layer(real: Tensor, combined: Tensor, weights: AttentionWeights, misfit: float = 0.0) -> LayerCheck:
     """Compare both sides of |R'| <= 4 epsilon |R|^3 for a layer whose [MASK] states are U H_R.
 
-    Args:
-        real: H_R <float64>[n, D].
-        combined: U <float64>[m, n], whose rows sum to 1.
-        weights: weights of the layer.
-        misfit: misfit of U, copied into the result.
+    ``real`` is H_R <float64>[n, D]; ``combined`` is U <float64>[m, n], whose rows sum to 1 and have this ``misfit``.
     """
     row = common_row(real)
     residual = real - row

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.checkpoints.plain_data import CheckpointError
 from fairseq_maelm.modules.finetuning_heads import POOLING
 
@@ -32,9 +33,6 @@ def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     differ; a missing LM head (as in sentence encoders and fine-tuned models) is added with random weights.
     Classification heads are dropped if the model has no such head of the same size, or if it does not take any; heads
     that the checkpoint lacks keep their weights.
-
-    Raises:
-        ValueError: the checkpoint has another vocabulary, other sizes or settings.
     """
     _check_settings(model, state_dict)
     if model.lm_head is None:
@@ -61,27 +59,16 @@ def dictionary_fingerprint(dictionary: Any) -> int:
 
 
 def model_settings(config: Any, dictionary: Any) -> dict[str, Any]:
-    """Return the settings that weights depend on but weight shapes do not show: vocabulary and options.
-
-    Args:
-        config: a complete ``MaelmModelConfig``.
-        dictionary: fairseq's dictionary with ``<mask>``.
-    """
-    names = ["positions", "encoder_attention_heads", "layer_norm_eps", "relative_buckets", "local_attention"]
-    if str(config.relative_buckets) != "none":
-        names.append("relative_max_distance")
-    if str(config.positions) == "rotary":
-        names += ["rotary_base", "local_rotary_base"]
-    if config.local_attention or config.local_rotary_base != config.rotary_base:
-        names.append("global_every")
+    """Return the settings that weights depend on but weight shapes do not show: vocabulary and options."""
+    options, names = EncoderOptions.of(config).saved(), list[str]()
     if config.decoder_layers:
         names += ["decoder_attention", "decoder_attention_heads", "decoder_positions"]
         if str(config.decoder_attention) == "shared":
             names.append("decoder_layers")
-        if str(config.decoder_positions) == "rotary" and "rotary_base" not in names:
+        if str(config.decoder_positions) == "rotary" and "rotary_base" not in options:
             names.append("rotary_base")
     values = {name: getattr(config, name) for name in names}
-    options = {name: value if isinstance(value, int | float) else str(value) for name, value in values.items()}
+    options |= {name: value if isinstance(value, int) else str(value) for name, value in values.items()}
     return {"vocabulary": dictionary_fingerprint(dictionary), **options}
 
 
@@ -91,11 +78,7 @@ def pack_settings(settings: dict[str, Any]) -> Tensor:
 
 
 def saved_settings(state_dict: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the settings in a state dictionary, which may be untrusted.
-
-    Raises:
-        ValueError: the settings are missing or cannot be read.
-    """
+    """Return the settings in a state dictionary, which may be untrusted."""
     packed = state_dict.get(SETTINGS)
     if packed is None:
         raise ValueError("this is not a checkpoint of the model maelm: its settings are missing")
@@ -136,15 +119,10 @@ def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
 
 
 def build_with_heads(build: Callable[[], Any], weights: dict[str, Tensor], path: Path) -> Any:
-    """Build a model with a checkpoint's heads, after checking its number of parameters on the meta device.
+    """Build a model with a checkpoint's heads; ``path`` is for messages.
 
-    Args:
-        build: builds the model.
-        weights: weights of the checkpoint.
-        path: path of the checkpoint, for messages.
-
-    Raises:
-        CheckpointError: the model would have over twice as many parameters as the checkpoint; nothing was allocated.
+    The number of parameters is checked first, on the meta device: a model with over twice as many as the checkpoint is
+    refused before memory is allocated for it.
     """
     with torch.device("meta"):
         model = build()

@@ -13,11 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
+from fairseq_maelm.architecture.families import FAMILIES, take_weights
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 OTHER_WEIGHTS_FILE = "decoder_and_heads.safetensors"
@@ -31,10 +30,7 @@ _VERIFIED = (CHECKPOINT_FILE, CONFIG_FILE, *_WEIGHT_FILES, DICTIONARY_FILE, MODE
 def write_folder(folder: Path, state: dict[str, Any]) -> None:
     """Add the files that make a folder with ``config.json`` and encoder weights a checkpoint, except ``SHA256SUMS``.
 
-    Args:
-        folder: folder to complete.
-        state: content of the checkpoint without the optimizer's state: JSON values, and the weights in the data type
-            in which they are saved.
+    ``state`` is the checkpoint without the optimizer's state, with weights in the data type in which they are saved.
     """
     from safetensors.torch import load_file
 
@@ -71,12 +67,7 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
-    """Read the content of a checkpoint from its folder; weights become <float32>.
-
-    Raises:
-        ValueError: a file differs from its checksum.
-        OSError: a file is missing.
-    """
+    """Read the content of a checkpoint from its folder; weights become <float32>."""
     from safetensors.torch import load_file
 
     refuse_special_files(folder.iterdir())

@@ -6,11 +6,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from fairseq_maelm.launch.screen import LOG_FILE
 from fairseq_maelm.options import existing_path
 
 # The file that makes a folder a checkpoint; see ``fairseq_maelm.checkpoints.folder``.
 CHECKPOINT_FILE = "checkpoint.json"
+# fairseq's log, which `maelm pretrain` and `maelm finetune` write next to their checkpoints.
+LOG_FILE = "training.log"
 
 _PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
 

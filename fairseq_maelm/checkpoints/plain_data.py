@@ -56,10 +56,6 @@ def read_state(path: Path, mapped: bool = False) -> dict[str, Any]:
 
     A file named checkpoint.json stands for its folder; see ``fairseq_maelm.checkpoints.folder``. With ``mapped``, the
     weights of other files are memory-mapped and their checksums are not verified: for callers that ignore the weights.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the file is damaged, or has any other content.
     """
     if not path.exists():
         raise FileNotFoundError(f"there is no checkpoint {path}")
@@ -75,9 +71,6 @@ def load_plain(path: Path, mapped: bool = False) -> Any:
     """Load a file of torch as tensors, plain values and ``argparse.Namespace``, in memory proportional to its size.
 
     For ``mapped`` see ``read_state``.
-
-    Raises:
-        CheckpointError: the file is damaged, or has any other content; the message is one line.
     """
     allow_namespaces()
     if damage := find_danger(path) if mapped else find_damage(path):
@@ -101,9 +94,6 @@ def averaged_state(state: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the content of a checkpoint with its weights replaced by the running average of ``--store-ema``.
 
     The optimizer's state belongs to the replaced weights and is removed, so training restarts at the first epoch.
-
-    Raises:
-        CheckpointError: the checkpoint has no average.
     """
     extra = state.get("extra_state")
     average, precise = (extra.get(name) if isinstance(extra, dict) else None for name in ("ema", "ema_fp32_params"))
@@ -146,9 +136,6 @@ def plain_sections(state: dict[str, Any], path: Path) -> dict[str, dict[str, Any
 
     The sections are fairseq's, such as "task" and "model". Checkpoints of old fairseq versions have no sections: all
     their options are returned both as "task" and as "model".
-
-    Raises:
-        CheckpointError: there is no configuration, or it has references or values that are not plain.
     """
     for kind in ("cfg", "args"):
         content = state.get(kind)
@@ -195,11 +182,7 @@ def _plain(value: Any, path: Path, place: str, depth: int, count: Iterator[int])
 
 
 def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, section: str) -> dict[str, Any]:
-    """Return only those options that ``dataclass`` declares.
-
-    Raises:
-        CheckpointError: an option's value does not fit the declared type.
-    """
+    """Return only those options that ``dataclass`` declares."""
     chosen = {}
     for name, kind in get_type_hints(dataclass).items():
         if name in options and not name.startswith("_"):
@@ -233,11 +216,7 @@ def _describe(kind: Any) -> str:
 
 
 def check_weights(weights: dict[str, Any], path: Path) -> None:
-    """Check that all weights are ordinary, finite tensors, fully stored in the file, and that few share storage.
-
-    Raises:
-        CheckpointError: a check failed.
-    """
+    """Check that all weights are ordinary, finite tensors, fully stored in the file, and that few share storage."""
     held, named = {}, 0
     for name, tensor in weights.items():
         if type(name) is not str or not re.fullmatch(r"[\w.:\- ]{1,300}", name):

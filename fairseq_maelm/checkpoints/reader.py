@@ -6,9 +6,10 @@ This module accepts only known names, declared options of the right type and ran
 the file.
 """
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass
+from dataclasses import MISSING, Field, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from fairseq_maelm.architecture.checks import check_config
+from fairseq_maelm.architecture.config import MaelmModelConfig, complete_config
+from fairseq_maelm.architecture.encoder_options import SIZES, EncoderOptions
 from fairseq_maelm.checkpoints.fit import SETTINGS, classification_heads, saved_settings
 from fairseq_maelm.checkpoints.plain_data import (
     CheckpointError,
@@ -27,23 +31,22 @@ from fairseq_maelm.checkpoints.plain_data import (
     shown,
 )
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.models.checks import check_config
-from fairseq_maelm.models.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config
-from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.registration import register_names
 
-__all__ = ["Checkpoint", "CheckpointError", "check_depth", "check_sizes", "loadable_tasks", "read_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "check_depth",
+    "check_sizes",
+    "describe_checkpoint",
+    "loadable_tasks",
+    "read_checkpoint",
+]
 
 _DEEPEST = 1000
 # Options for how training was executed. They do not matter when the checkpoint is loaded.
 _OF_THE_MACHINE = {"attention": "auto", "precision": "fp32", "compile": False, "checkpoint_activations": False}
 # Option -> (name of a weight, index of the dimension whose size must equal the option).
-_ENCODER_SIZES = {
-    "encoder_embed_dim": ("encoder.embed_tokens.weight", 1),
-    "encoder_ffn_embed_dim": ("encoder.layers.0.fc2.weight", 1),
-}
-_POSITIONS = {"max_positions": ("encoder.embed_positions.weight", 0)}
-_BUCKETS = {"relative_num_buckets": ("encoder.relative_attention_bias.weight", 0)}
 _DECODER_POSITIONS = {"max_positions": ("decoder.embed_positions.weight", 0)}
 _DECODER_SIZES = {
     "decoder_embed_dim": ("decoder.layernorm_embedding.weight", 0),
@@ -100,9 +103,9 @@ class Checkpoint:
 
     @property
     def encoder_options(self) -> dict[str, Any]:
-        """The options that determine the encoder, by name, with its architecture as ``arch``."""
+        """The options that determine the encoder, by name, with its architecture as ``arch``, and where it is from."""
         model = self.config.model
-        return {"arch": model._name, **{name: getattr(model, name) for name in ENCODER_OPTIONS}}
+        return {"arch": model._name, **asdict(EncoderOptions.of(model)), "imported_as": model.imported_as}
 
     @property
     def view(self) -> EncoderView:
@@ -163,6 +166,35 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
     _check_model(config.model, weights, path, [name for name in overrides or {} if name in config.model])
     _check_task(config.task, config.model, weights, path)
     return Checkpoint(path, config, weights, state)
+
+
+_described: dict[tuple[Path, int, int], Checkpoint] = {}
+
+
+def describe_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint without keeping its weights: their names and shapes alone, and settings.
+
+    A command asks for them in several places; the file is read once in a process, unless it changes.
+    """
+    key = _state_of(path)
+    if key not in _described:
+        found = read_checkpoint(path)
+        weights = {name: each.to("meta") if each.is_floating_point() else each for name, each in found.weights.items()}
+        _described.clear()
+        _described[key] = replace(found, weights=weights, state={})
+    return replace(_described[key], config=copy.deepcopy(_described[key].config))
+
+
+def is_described(path: Path) -> bool:
+    """Return whether this process has read and verified a file, as it is now."""
+    return path.exists() and _state_of(path) in _described
+
+
+def _state_of(path: Path) -> tuple[Path, int, int]:
+    if not path.exists():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    state = path.stat()
+    return path.resolve(), state.st_mtime_ns, state.st_size
 
 
 def loadable_tasks() -> tuple[str, ...]:
@@ -227,12 +259,8 @@ def _check_model(model: Any, weights: dict[str, Tensor], path: Path, changed: Se
     except (ValueError, TypeError) as error:
         holds = f"{path}, with another {' and '.join(changed)}, has" if changed else f"{path} holds"
         raise CheckpointError(f"{holds} options that do not describe a valid model: {error}") from None
-    check_sizes(path, model, weights, _ENCODER_SIZES)
     check_depth(path, "encoder_layers", model.encoder_layers, weights, "encoder.layers.")
-    if model.positions != "rotary":
-        check_sizes(path, model, weights, _POSITIONS)
-    if str(model.relative_buckets) != "none":
-        check_sizes(path, model, weights, _BUCKETS)
+    check_sizes(path, model, weights, EncoderOptions.of(model).sizes())
     if any(name.startswith("lm_head.") for name in weights):
         own_layers = 0 if str(model.decoder_attention) == "shared" else model.decoder_layers
         check_depth(path, "decoder_layers", own_layers, weights, "decoder.layers.")
@@ -245,11 +273,7 @@ def _check_model(model: Any, weights: dict[str, Tensor], path: Path, changed: Se
 def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dict[str, tuple[str, int]]) -> None:
     """Refuse sizes that do not match the weights, before memory is allocated for them.
 
-    Args:
-        path: path of the checkpoint, for messages.
-        options: an object with the sizes as attributes.
-        weights: the weights by name.
-        sizes: option -> (name of a weight, index of the weight's dimension whose size must equal the option).
+    ``sizes`` maps an attribute of ``options`` to a weight's name and the index of its dimension that must equal it.
     """
     for option, (name, dimension) in sizes.items():
         weight = weights.get(name)

@@ -87,28 +87,27 @@ def run(args: argparse.Namespace) -> None:
         FileNotFoundError: the task is not a prepared folder.
         ValueError: the task, the checkpoint and the recipe do not fit together.
     """
-    from fairseq_maelm.launch.finetuning import RUN_OWNED, run_words  # imports torch and fairseq
+    from fairseq_maelm.launch.finetuning import RUN_OWNED, run_command  # imports torch and fairseq
     from fairseq_maelm.launch.save_folder import link_equal_checkpoints
 
     machine = machine_of(count_gpus(args.gpus, 1, args.dry_run), args.precision)
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)), FineTuningRecipe)
-    words = run_words(args, recipe, machine)
+    words, configuration = run_command(args, recipe, machine)
     if is_first_rank():
-        _say_what_it_exports_to(args, words)
-    start_training(words, args, f"fine-tuning on {args.task}", RUN_OWNED)
+        _say_what_it_exports_to(args, configuration.task)
+    start_training(words, configuration, args, f"fine-tuning on {args.task}", RUN_OWNED)
     if is_first_rank() and not args.dry_run:
         link_equal_checkpoints(args.output)
         report_on_training(args.output, args.task)
     end_training(args, ["predict", "FILE", "--checkpoint", args.output])
 
 
-def _say_what_it_exports_to(args: argparse.Namespace, words: list[str]) -> None:
+def _say_what_it_exports_to(args: argparse.Namespace, task: Any) -> None:
     """Log what `maelm export` can make of the run, before hours are spent on it."""
     from fairseq_maelm.interop.export.target import target_after_training  # imports torch and fairseq
-    from fairseq_maelm.launch.command_line import configuration_of
 
     try:
-        target = target_after_training(args.checkpoint, configuration_of(words[1:]).task, args.task, args.output)
+        target = target_after_training(args.checkpoint, task, args.task, args.output)
         if target is not None:
             logger.info("`maelm export` will write %s", target.description)
     except ValueError as error:

@@ -7,7 +7,7 @@ import sys
 from fairseq_maelm.checkpoints.locate import add_vocabulary
 from fairseq_maelm.finetuning.sentences.glue import TASKS, GlueSettings, prepare_task
 from fairseq_maelm.options import add_allow_unknown, add_output, add_settings, settings_of
-from fairseq_maelm.text.imported import vocabulary_files
+from fairseq_maelm.text.vocabulary import vocabulary_files
 
 logger = logging.getLogger(__name__)
 

@@ -3,14 +3,24 @@
 import argparse
 import logging
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.checkpoints.locate import add_checkpoint
 from fairseq_maelm.data.token_files import read_index
-from fairseq_maelm.launch.command_line import configuration_of, fairseq_train
+from fairseq_maelm.launch.command_line import configuration_of, fairseq_train, parsed_command
 from fairseq_maelm.launch.machine import add_machine_arguments, count_gpus, machine_of, memory_of_gpus
-from fairseq_maelm.launch.pretraining import OBJECTIVES, OWNED, choose_recipe, parse_change, train_options
+from fairseq_maelm.launch.pretraining import (
+    OBJECTIVES,
+    OWNED,
+    changed,
+    choose_recipe,
+    parse_change,
+    settings_within,
+    train_options,
+    update_flops,
+)
 from fairseq_maelm.launch.recipes import SIZES, PretrainingRecipe, recipe_names, recipe_type
 from fairseq_maelm.launch.training import add_run_arguments, after_interrupt, end_training, start_training
 from fairseq_maelm.options import UsageError, add_output, by_name, number
@@ -83,54 +93,56 @@ def run(args: argparse.Namespace) -> None:
     for index in (path for folder in folders for path in folder.glob("*.idx") if path.with_suffix(".bin").is_file()):
         read_index(str(index.with_suffix("")))
     changes = by_name(map(parse_change, args.set), "--set")
-    usual = choose_recipe(args, changes).options  # refuses wrong options before a checkpoint is read
+    recipe = choose_recipe(args, changes)  # refuses wrong options before a checkpoint is read
     checkpoint = None if args.checkpoint is None else _source(args.checkpoint)
     if args.flops is not None:
-        changes |= _within_budget(args, folders, changes, usual, checkpoint)
-    options, words = _command(args, folders, changes, checkpoint)
+        found = _within_budget(args, folders, recipe, changes, checkpoint)
+        recipe, changes = changed(recipe, found), {**changes, **found}
+    options, words = _command(args, folders, recipe, changes, checkpoint)
+    configuration = parsed_command(words, args.fairseq_options, OWNED)
     after = ["fill", "--checkpoint", args.output, "A text with a <mask>."]
     what = f"pretraining {options['arch']}"
     if args.checkpoint is not None:
         what, after = "further pretraining", ["export", "--checkpoint", args.output, "--output", "FOLDER"]
-    start_training(words, args, f"{what} on {args.data}", OWNED)
+    start_training([*words, *args.fairseq_options], configuration, args, f"{what} on {args.data}", OWNED)
     end_training(args, after)
 
 
 def _source(path: Path) -> Any:
     """Read the checkpoint to continue from, and warn of what further training costs it."""
-    from fairseq_maelm.checkpoints.reader import read_checkpoint  # these import torch and fairseq
+    from fairseq_maelm.checkpoints.reader import describe_checkpoint  # these import torch and fairseq
     from fairseq_maelm.launch.continued import effects_of_pretraining
 
-    checkpoint = read_checkpoint(path)
+    checkpoint = describe_checkpoint(path)
     for effect in effects_of_pretraining(checkpoint):
         logger.warning("%s", effect)
     return checkpoint
 
 
 def _command(
-    args: argparse.Namespace, folders: list[Path], changes: dict[str, Any], checkpoint: Any
+    args: argparse.Namespace, folders: list[Path], recipe: PretrainingRecipe, given: Collection[str], checkpoint: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of fairseq-train and the whole command."""
-    recipe = choose_recipe(args, changes)
+    """Return the options of fairseq-train and the command, without the words after ``--``."""
     if checkpoint is not None:
         from fairseq_maelm.launch.continued import continue_from  # imports torch and fairseq
 
-        recipe = continue_from(recipe, changes, checkpoint, folders, args.objective, args.general_data)
+        recipe = continue_from(recipe, given, checkpoint, folders, args.objective, args.general_data)
     machine = machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision)
     options = train_options(recipe, machine, memory_of_gpus())
-    return options, [*fairseq_train(args.data, args.output, options), *args.fairseq_options]
+    return options, fairseq_train(args.data, args.output, options)
 
 
 def _within_budget(
-    args: argparse.Namespace, folders: list[Path], changes: dict[str, Any], usual: dict[str, Any], checkpoint: Any
+    args: argparse.Namespace, folders: list[Path], recipe: PretrainingRecipe, given: dict[str, Any], checkpoint: Any
 ) -> dict[str, int]:
-    """Return the settings of a run of --flops; ``usual`` are the options of the recipe."""
-    from fairseq_maelm.launch.budget import settings_within, update_flops  # these import torch and fairseq
-    from fairseq_maelm.text.dictionary import load_dictionary
+    """Return the settings of a run of --flops."""
+    from fairseq_maelm.text.dictionary import load_dictionary  # imports torch and fairseq
 
-    if chosen := {"max-update", "passes"} & changes.keys():
+    if chosen := {"max-update", "passes"} & given.keys():
         raise UsageError(f"--flops decides the number of updates: omit --set {chosen.pop()}")
-    # The number of updates does not matter here.
-    _, words = _command(args, folders, {**changes, "max-update": _MANY}, checkpoint)
-    each = update_flops(configuration_of(words[1:]), len(load_dictionary(str(folders[0]))), checkpoint)
-    return settings_within(args.flops, each, usual, changes)
+    # FLOPs of an update are those of the model that fairseq configures, whatever the number of updates.
+    any_number = {"max-update": _MANY}
+    _, words = _command(args, folders, changed(recipe, any_number), {**given, **any_number}, checkpoint)
+    configuration = configuration_of([*words[1:], *args.fairseq_options])
+    each = update_flops(configuration, len(load_dictionary(str(folders[0]))), checkpoint)
+    return settings_within(args.flops, each, recipe.options, given)

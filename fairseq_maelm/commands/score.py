@@ -50,8 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Score the sentences, and print the summary."""
-    from fairseq_maelm.scoring.results import table
-    from fairseq_maelm.scoring.scored_files import score_files
+    from fairseq_maelm.scoring.results import score_files, table
 
     settings = {name: getattr(args, name) for name in ("method", "first", "precision", "batch_tokens")}
     model = (args.checkpoint, args.vocabulary, args.device)

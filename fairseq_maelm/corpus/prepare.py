@@ -13,14 +13,19 @@ import sentencepiece
 
 from fairseq_maelm import __version__
 from fairseq_maelm.corpus import steps
+from fairseq_maelm.corpus.encoding import Split, draw_split
 from fairseq_maelm.corpus.reading import BLANK, END, Source, find_sources
 from fairseq_maelm.corpus.settings import PrepareSettings
-from fairseq_maelm.corpus.splitting import Split, draw_split
 from fairseq_maelm.files.atomic import CorpusError, read_json, remove_partial_files, write_json
 from fairseq_maelm.files.prepared_folder import fingerprints, prepare_folder
-from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 from fairseq_maelm.text.sentencepiece_model import warn_of_export
-from fairseq_maelm.text.vocabulary import MODEL_FILE, dictionary_symbols, load_sentencepiece
+from fairseq_maelm.text.vocabulary import (
+    MODEL_FILE,
+    dictionary_symbols,
+    load_sentencepiece,
+    open_encoder,
+    vocabulary_files,
+)
 
 logger = logging.getLogger(__name__)
 

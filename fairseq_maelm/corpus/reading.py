@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, NamedTuple
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.fasta import fasta_records
 from fairseq_maelm.files.kinds import DOCUMENTS, FASTA, JSON_LINES, TEXT, kind_of
-from fairseq_maelm.files.lines import damage_told, decode, decompressed, parse_record, text_field
-from fairseq_maelm.text.cleaning import clean_text
+from fairseq_maelm.files.lines import damage_told, decode, decompressed, parse_record
+from fairseq_maelm.text.cleaning import clean_text, text_field
 
 logger = logging.getLogger(__name__)
 
@@ -233,10 +233,8 @@ def clean_segments(
 ) -> tuple[list[bytes], bytes, list[str]]:
     """Clean consecutive segments of the corpus; called by the workers of the first step.
 
-    Returns:
-        the paragraphs in UTF-8, with one or more empty lines at each document boundary; and with ``with_digests`` the
-        joined 16-byte hashes of the paragraphs, otherwise b""; and with ``skip_invalid`` messages about the records
-        that were left out.
+    Return the paragraphs in UTF-8, with empty lines at document boundaries; their joined 16-byte hashes, if asked for;
+    and messages about the records that were left out.
     """
     invalid: list[str] = []
     skipped = invalid if skip_invalid else None

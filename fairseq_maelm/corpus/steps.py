@@ -1,15 +1,24 @@
 """The four steps of corpus preparation: clean, vocabulary, encode, binarize.
 
 All steps work in one folder. A step ends by saving its return value there as a state file, which marks the step as
-done. A killed step starts over, except that encoding keeps finished parts.
+done. A killed step starts over, except that encoding keeps finished parts. Worker processes return results in order,
+hold few tasks in memory and leave no orphans.
 """
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -18,18 +27,17 @@ from fairseq_maelm.corpus.encoding import (
     Chunk,
     CleanedTextWriter,
     EncodingJob,
+    Split,
     part_file,
+    random_keys,
     read_chunk,
     read_parts,
     write_dataset,
 )
 from fairseq_maelm.corpus.reading import Deduplicator, Segment, Source, SourceReader, clean_segments
 from fairseq_maelm.corpus.settings import PrepareSettings
-from fairseq_maelm.corpus.splitting import Split, random_keys
-from fairseq_maelm.corpus.workers import ordered_map
 from fairseq_maelm.files.atomic import atomic_file, write_bytes
 from fairseq_maelm.files.lines import log_invalid
-from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 from fairseq_maelm.text.unknown import Encoded, check_known
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
@@ -37,10 +45,69 @@ from fairseq_maelm.text.vocabulary import (
     PRESETS,
     dictionary_text,
     load_sentencepiece,
+    open_encoder,
     train_sentencepiece,
+    vocabulary_files,
 )
 
 logger = logging.getLogger(__name__)
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
+    """Yield ``function(task)`` for every task, in order, computed by ``workers`` processes (1: in this process).
+
+    Tasks are consumed as workers become free, so memory holds only a few tasks per worker.
+    """
+    if workers == 1:
+        yield from map(function, tasks)
+        return
+    # Forked workers share imported modules; a fresh interpreter would import torch in every worker.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), function)) as pool:
+        under_way: deque[Future[Result]] = deque()
+        try:
+            for task in tasks:
+                under_way.append(pool.submit(_call_function, task))
+                if len(under_way) > 2 * workers:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                "a worker process was killed, perhaps for lack of memory; to resume, run the same command again with "
+                "fewer --workers"
+            ) from error
+        finally:
+            # A future's own cancel() leaves its task in the pool's queue, where the shutdown may wait for it forever.
+            pool.shutdown(cancel_futures=True)
+
+
+# The function that a worker calls for its tasks. Workers inherit it by forking, so no task pickles the vocabulary.
+_function: Callable[[Any], Any] | None = None
+
+
+def _call_function(task: Any) -> Any:
+    assert _function is not None
+    return _function(task)
+
+
+def _start_worker(parent: int, function: Callable[[Any], Any]) -> None:
+    global _function
+    _function = function
+    # Ctrl-C reaches the whole process group; only the parent handles it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=leave_with_parent, args=(parent,), daemon=True).start()
+
+
+def leave_with_parent(parent: int) -> None:
+    """End this process when its parent is killed; a worker would otherwise wait for tasks forever."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
 
 CHUNK_BYTES = 4 * 2**20
 

@@ -150,13 +150,10 @@ class BatchDataset(FairseqDataset):
 
 
 def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: float = WIDEST) -> np.ndarray:
-    """Group neighboring lengths <int>[sequences], each below 65,536, into buckets.
+    """Group neighboring lengths <int>[sequences] into buckets; return the bucket <uint16>[longest + 1] of each length.
 
     Buckets are filled from the longest length down, so that full blocks form a bucket without padding. A bucket is
     closed when it holds ``enough`` sequences, or if the next length < (1 - ``widest``) * longest length in the bucket.
-
-    Returns:
-        <uint16>[longest + 1] the bucket number of each length, ascending.
     """
     sequences = np.bincount(sizes).tolist()
     longest, held, bucket = len(sequences) - 1, 0, 0

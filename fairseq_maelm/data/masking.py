@@ -39,7 +39,7 @@ class MaskingScheme:
     leave_unmasked_prob: float = 0.0  # fraction of predicted tokens that stay in place, visible to the encoder
     random_token_prob: float = 0.0  # fraction of predicted tokens that are replaced by a random real token
     word_starts: np.ndarray | None = None  # <bool>[V] tokens that begin a word; None masks single tokens
-    word_kinds: np.ndarray | None = None  # <uint8>[2, V] see ``text.words.WordRule``; None: only these begin words
+    word_kinds: np.ndarray | None = None  # <uint8>[2, V] see ``text.dictionary.WordRule``; None: only these begin words
     protected: np.ndarray | None = None  # <bool>[V] tokens that are never chosen; None if all may be
 
     def __post_init__(self) -> None:

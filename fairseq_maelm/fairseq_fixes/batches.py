@@ -23,7 +23,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.patches import replaces
+from fairseq_maelm.fairseq_fixes import replaces
 
 _train_step = Trainer.train_step
 _get_valid_iterator = Trainer.get_valid_iterator

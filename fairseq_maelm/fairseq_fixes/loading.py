@@ -32,7 +32,7 @@ from fairseq_maelm.checkpoints.plain_data import (
     read_state,
     shown,
 )
-from fairseq_maelm.fairseq_fixes.patches import changes, replaces
+from fairseq_maelm.fairseq_fixes import changes, replaces
 
 # Overrides the ``weights_only`` argument of torch.load (torch's notes on serialization).
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"

@@ -11,7 +11,7 @@ import warnings
 import torch
 from fairseq import trainer
 
-from fairseq_maelm.fairseq_fixes.patches import changes, replaces
+from fairseq_maelm.fairseq_fixes import changes, replaces
 
 # Patterns for the start of warnings: from Hydra about fairseq's use of Hydra, from torch about loaders and autocast.
 _WARNINGS = (

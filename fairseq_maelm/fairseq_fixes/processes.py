@@ -25,8 +25,9 @@ from fairseq import utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.patches import changes, replaces
+from fairseq_maelm.fairseq_fixes import changes, replaces
 from fairseq_maelm.launch.memory import give_back_unused_memory
+from fairseq_maelm.launch.screen import show_in_rank
 from fairseq_maelm.registration import register
 
 # Trimming a heap of 1 GB and clearing its pages again takes about 60 ms, on some virtual machines up to a second.
@@ -76,6 +77,7 @@ def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: Any) -> A
 def start_rank(number: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
     """Register this package, then run ``main`` as a rank, the one with this number on this machine."""
     register()
+    show_in_rank()
     _start(number, main, cfg, kwargs)
 
 

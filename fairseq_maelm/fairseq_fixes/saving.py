@@ -22,7 +22,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.patches import replaces
+from fairseq_maelm.fairseq_fixes import replaces
 from fairseq_maelm.files.atomic import atomic_file, copy_file
 
 _ATTEMPTS, _PAUSE_SECONDS = 3, 2.5

@@ -15,8 +15,6 @@ Tests: tests/fairseq_fixes/test_stopping.py; tests/end_to_end/test_adaptation.py
 import functools
 import logging
 import math
-import weakref
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,8 +22,9 @@ from fairseq import checkpoint_utils
 from fairseq.data.iterators import GroupedIterator
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.patches import replaces
-from fairseq_maelm.launch.setup_files import write_waiting_files
+from fairseq_maelm.fairseq_fixes import replaces
+from fairseq_maelm.launch.progress import follow, running_trainer
+from fairseq_maelm.launch.run_record import write_waiting_files
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,6 @@ _BEST, _COUNT = "best", "num_runs"
 class _Run:
     """The run of this process."""
 
-    trainer: Callable[[], Trainer | None] = staticmethod(lambda: None)
     stopped = False
     counting: Any = None  # ``should_stop_early`` of the training program; None if nothing is trained
 
@@ -54,11 +52,6 @@ def stop_training(reason: str) -> None:
     """
     logger.info("stopping training: %s", reason)
     _Run.stopped = True
-
-
-def running_trainer() -> Trainer | None:
-    """Return the trainer of this process's run, or None before its first epoch."""
-    return _Run.trainer()
 
 
 _OF_OUR_TASK = {
@@ -77,9 +70,10 @@ def _has_next_unless_stopped(self: GroupedIterator) -> bool:
 @replaces(Trainer, "get_train_iterator", **_OF_OUR_TASK)
 @functools.wraps(_get_train_iterator)
 def _next_epoch_unless_stopped(self: Trainer, *args: Any, **options: Any) -> Any:
-    if _Run.trainer() is not self:
+    if running_trainer() is not self:
         # A new run, which requests its first epoch.
-        _Run.trainer, _Run.stopped = weakref.ref(self), False
+        follow(self)
+        _Run.stopped = False
     if _Run.stopped:
         # fairseq-train ends if not ``next_epoch_idx <= max_epoch``, which NaN ensures even for max_epoch = inf, the
         # default. It reads no other attribute.

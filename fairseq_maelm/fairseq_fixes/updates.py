@@ -20,7 +20,7 @@ from fairseq.models.ema.ema import EMA
 from fairseq.optim import AMPOptimizer
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.patches import replaces
+from fairseq_maelm.fairseq_fixes import replaces
 
 logger = logging.getLogger(__name__)
 

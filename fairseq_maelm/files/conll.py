@@ -64,12 +64,7 @@ def add_layout_arguments(parser: Any) -> None:
 
 
 def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = None) -> Layout:
-    """Infer the layout of a file from its kind and the options; without options, the default layout if it fits.
-
-    Raises:
-        CorpusError: the file holds JSON or another format that has no columns.
-        UsageError: the options contradict each other.
-    """
+    """Infer the layout of a file from its kind and the options; without options, the default layout if it fits."""
     kind = kind_of(path, (CONLLU, TSV, CSV, TEXT), "write each word and its label on a line of a .conll file")
     form = args.format or ("conllu" if kind == CONLLU else "conll")
     if default is not None and args.format is args.column is args.word_column is args.comment_prefix is None:

@@ -19,9 +19,7 @@ class Record(NamedTuple):
 def fasta_records(lines: Iterable[tuple[int, str]], path: Path, invalid: list[str] | None = None) -> Iterator[Record]:
     """Yield the records of numbered lines.
 
-    Raises:
-        CorpusError: a record has no sequence, or the first line is not that of a name; the message names the line.
-            Messages about the former are added to ``invalid`` instead, if it is given.
+    A record without a sequence is a CorpusError that names the line; with ``invalid``, its message is added there.
     """
     begun, name, parts = 0, "", list[str]()
     for number, line in chain(lines, [(-1, ">")]):

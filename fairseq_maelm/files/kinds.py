@@ -11,7 +11,7 @@ TSV, CSV, CONLLU, FASTA = "tsv", "csv", "conllu", "fasta"
 TABLES = (TSV, CSV, JSON_LINES, JSON, FASTA, TEXT)
 
 _SUFFIXES = {".jsonl": JSON_LINES, ".ndjson": JSON_LINES, ".json": JSON, ".tsv": TSV, ".csv": CSV, ".conllu": CONLLU}
-_FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fna", ".fas")
+_SUFFIXES |= dict.fromkeys((".fasta", ".faa", ".fna", ".fas"), FASTA)
 _NEVER_READ = {
     **dict.fromkeys((".parquet", ".arrow", ".feather", ".xlsx"), "a table in a format that is not read: write each row "
                     "as a record to a .jsonl file, as pandas and `datasets` do by to_json"),
@@ -48,20 +48,13 @@ def kind_of(path: Path, accepted: tuple[str, ...], remedy: str | None = None) ->
     """Tell what a file holds: ``TEXT``, ``DOCUMENTS`` of WikiExtractor, or another kind of those above.
 
     The suffix decides, in any case and also before .gz, .xz or .bz2. For other suffixes the first lines decide: a file
-    is FASTA if all of them are names or sequences.
-
-    Args:
-        path: an existing file.
-        accepted: the kinds that the caller reads.
-        remedy: what to do about any other kind; by default a remedy of the kind.
-
-    Raises:
-        CorpusError: the file is of another kind, of a format that is not read, or in another encoding than UTF-8.
+    is FASTA if all of them are names or sequences. Other kinds than ``accepted`` are refused with ``remedy``, or the
+    usual one of the kind.
     """
     suffix = uncompressed_name(path).suffix.lower()
     if suffix in _NEVER_READ:
         raise CorpusError(f"{path} is {_NEVER_READ[suffix]}")
-    kind = _SUFFIXES.get(suffix) or _kind_of_content(path, suffix in _FASTA_SUFFIXES)
+    kind = _SUFFIXES.get(suffix) or _kind_of_content(path, suffix == ".fa")
     if kind not in accepted:
         what, usual = _REFUSED[kind]
         raise CorpusError(f"{path} is {what}: {remedy or usual}")
@@ -69,7 +62,7 @@ def kind_of(path: Path, accepted: tuple[str, ...], remedy: str | None = None) ->
 
 
 def _kind_of_content(path: Path, fasta: bool) -> str:
-    """Tell the kind from the first lines; with ``fasta``, the name is that of FASTA, or of a text in Persian."""
+    """Tell the kind from the first lines; with ``fasta``, the suffix is that of FASTA, or of a text in Persian."""
     head = first_bytes(path).removeprefix(b"\xef\xbb\xbf").lstrip()
     if (fasta and head[:1] in (b"", b">")) or _is_fasta(head):
         return FASTA

@@ -5,13 +5,12 @@ import gzip
 import logging
 import lzma
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from fairseq_maelm.files.atomic import CorpusError, parse_json
-from fairseq_maelm.text.cleaning import checked_text
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +33,7 @@ def uncompressed_name(path: Path) -> Path:
 
 
 def decompressed(path: Path, stream: BinaryIO) -> BinaryIO:
-    """Decompress a buffered stream as the file's name says.
-
-    Raises:
-        CorpusError: the first bytes look like UTF-16, or no line ends in a line feed but some in carriage returns.
-    """
+    """Decompress a buffered stream as the file's name says."""
     opened: Any = _OPENED.get(path.suffix.lower(), lambda same: same)(stream)
     head = opened.peek(_HEAD)[:_HEAD]
     if head.count(0) * _BYTES_PER_NUL > len(head):
@@ -71,15 +66,9 @@ def damage_told(path: Path) -> Iterator[None]:
 
 
 def decode(path: Path, first_line: int, data: bytes) -> str:
-    """Decode whole lines, and remove a byte order mark from line 1 of the file.
+    """Decode whole lines of a file, the first of which has the number ``first_line``, without a byte order mark.
 
-    Args:
-        path: the file, for error messages.
-        first_line: line number of the first line in ``data``.
-        data: the encoded lines.
-
-    Raises:
-        CorpusError: the lines are not UTF-8; the message names line and byte.
+    The CorpusError for other text than UTF-8 names line and byte.
     """
     try:
         text = data.decode("utf-8")
@@ -99,10 +88,6 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
     Only a line feed, with or without a carriage return before it, ends a line; Python's text files would also break at
     other characters. Files whose names end in .gz, .xz or .bz2 are decompressed. If not ``blank``, skip lines that
     contain only white space.
-
-    Raises:
-        CorpusError: a line is not UTF-8 or has a NUL, or the compressed file is damaged.
-        FileNotFoundError: there is no such file.
     """
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
@@ -133,8 +118,3 @@ def log_invalid(mistakes: Sequence[str]) -> None:
 def columns_in(row: Sequence[Any]) -> str:
     """Return a row's number of columns as words for a message: "1 column", "2 columns"."""
     return f"{len(row)} column{'s' * (len(row) != 1)}"
-
-
-def text_field(record: Mapping[str, Any], name: str, place: str) -> str:
-    """Return a text field of a record; for other values, raise a CorpusError that names file and line."""
-    return checked_text(record[name], f"{place}: the field {name!r}")

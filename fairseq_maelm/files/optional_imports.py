@@ -5,11 +5,7 @@ from typing import Any
 
 
 def import_transformers() -> Any:
-    """Return the package transformers.
-
-    Raises:
-        ValueError: transformers is missing, or there is a broken torchaudio, with which it fails.
-    """
+    """Return the package transformers."""
     # fairseq requires torchaudio, pip may install one built for another torch, and transformers imports it if it can.
     try:
         importlib.import_module("torchaudio")
@@ -27,11 +23,7 @@ def import_transformers() -> Any:
 
 
 def import_pyplot() -> Any:
-    """Return matplotlib.pyplot, set up to draw into files.
-
-    Raises:
-        ValueError: matplotlib is missing.
-    """
+    """Return matplotlib.pyplot, set up to draw into files."""
     try:
         import matplotlib
     except ImportError as error:

@@ -148,12 +148,7 @@ def _write(
 
 
 def read_manifest(folder: Path, *kinds: str) -> dict[str, Any]:
-    """Read the manifest of a folder of one of the kinds.
-
-    Raises:
-        FileNotFoundError: the folder has no manifest.
-        CorpusError: the manifest is damaged, or of another kind or version.
-    """
+    """Read the manifest of a folder of one of the kinds."""
     path = folder / MANIFEST_FILE
     refusal = f"{folder} was not written by " + " or ".join(f"`{COMMANDS[kind]}`" for kind in kinds)
     if not path.is_file():

@@ -165,7 +165,7 @@ def report_on_classes(right: Sequence[Any], predicted: Sequence[Any]) -> str:
     names = sorted({*right, *predicted})
     report: Any = metrics.classification_report(right, predicted, labels=names, digits=3, zero_division=0)
     text = f"{report}\n"
-    if len(names) <= _MOST_CONFUSED:
+    if 1 < len(names) <= _MOST_CONFUSED:
         counts = metrics.confusion_matrix(right, predicted, labels=names)
         rows = [[name, *row] for name, row in zip(names, counts.tolist())]
         text += tabulate(rows, ["right, predicted as:", *names], disable_numparse=True) + "\n"

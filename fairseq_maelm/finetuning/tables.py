@@ -252,6 +252,8 @@ def _example(
     label = _cell(row, chosen.label, place, or_number=True).strip()
     if chosen.separator is not None and (labels := labels_in(label, chosen.separator)) is not None:
         return Example(place, texts, _label_set(labels, place), identity)
+    if chosen.separator == "" and re.fullmatch(r"(array\()?\[.*,.*\](, dtype=.*\))?", label):
+        raise CorpusError(f"{place}: {label[:60]!r} cannot be read as a list: put each label in quotes, and omit None")
     if label == "" and not label_optional:
         raise CorpusError(f"{place} has no label")
     return Example(place, texts, label or None, identity)
@@ -265,13 +267,20 @@ def labels_in(cell: str, separator: str) -> list[str] | None:
     inside = cell[1:-1] if cell.startswith("[") and cell.endswith("]") else ""
     if cell == "[]" or re.fullmatch(f"{_ITEM}(({_COMMA}){_ITEM})*", inside.strip()):
         items = re.findall(_ITEM, inside)
-        return [str(ast.literal_eval(each)) if each[0] in "'\"" else each for each in items]
+        return list(map(_spelled, items))
     return cell.split(separator) if separator else None
+
+
+def _spelled(item: str) -> str:
+    """Return an item of a list as a label: without quotes, and whole numbers without a decimal point."""
+    if item[0] in "'\"":
+        return str(ast.literal_eval(item))
+    return str(int(float(item))) if re.fullmatch(r"-?\d+\.?0*", item) else item
 
 
 def _label_set(given: Iterable[str], place: str) -> tuple[str, ...]:
     labels = Counter(label for each in given if (label := each.strip()))
-    if labels.total() > len(labels) and labels.keys() <= _FLAGS:
+    if labels.total() > 1 and labels.keys() <= _FLAGS:
         raise CorpusError(
             f"{place} has {labels.total()} labels that are all 0 or 1: if each stands for a label, write a list of the "
             "names of those with a 1"

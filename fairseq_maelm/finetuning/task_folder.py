@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from fairseq_maelm.data.token_files import read_arrays
 from fairseq_maelm.files.atomic import atomic_file, copy_file
 from fairseq_maelm.files.prepared_folder import made_from, prepare_folder, read_manifest
-from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.unknown import check_known
-from fairseq_maelm.text.vocabulary import TextEncoder
+from fairseq_maelm.text.vocabulary import TextEncoder, open_encoder
 
 # The label that Hugging Face's libraries leave out of the loss.
 IGNORED = "-100"

@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
+from fairseq_maelm.architecture.families import FAMILIES
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.files.optional_imports import import_transformers
-from fairseq_maelm.interop.double_precision import DoublePrecision
 from fairseq_maelm.interop.export.sentence_modules import open_modules
 from fairseq_maelm.interop.export.target import Target
 from fairseq_maelm.interop.export.tokenizer import check_strings, has_ties
@@ -132,9 +135,6 @@ def agreements(expected: Computation, found: Computation, batches: Sequence[Tens
 
     Outputs are compared in double precision, where rounding is far below any defect; the difference in single precision
     is only reported.
-
-    Raises:
-        ValueError: an output differs by more than rounding errors; the message begins with ``problem``.
     """
     worst: dict[str, Agreement] = {}
     for tokens in batches:
@@ -302,14 +302,8 @@ def compare_tokens(
     """Compare two tokenizers: raise ValueError if ordinary text differs, and log a warning if hard texts differ.
 
     For some hard texts, a tokenizer.json converted from a sentencepiece model gives other tokens than that model.
-
-    Args:
-        place: the folder, for messages.
-        theirs: the source's tokenizer, which returns the source's ids.
-        ours: our tokenizer, which returns our ids.
-        order: map from our ids to the source's ids.
-        added: tokens that were added to the source's tokenizer; texts with them count as ordinary text.
-        own: texts made of the source's other tokens; they count as hard texts.
+    ``order`` maps our ids to the source's. Texts with ``added`` tokens of the source count as ordinary text; those of
+    its other tokens, ``own``, as hard ones. ``place`` is the folder, for messages.
     """
 
     def in_their_ids(text: str) -> list[int]:
@@ -330,10 +324,8 @@ def compare_tokens(
 def verify_tokenizer(source: LoadedCheckpoint, folder: Path, words: bool = False) -> dict[str, str]:
     """Compare the folder's tokenizer, opened by transformers, with the checkpoint's; raise ValueError if they differ.
 
-    With ``words``, single words are compared, each as if it followed a space.
-
-    Returns:
-        the texts that may differ and do, text -> reason.
+    With ``words``, single words are compared, each as if it followed a space. The texts that may differ and do are
+    returned, text -> reason.
     """
     from fairseq_maelm.hf import open_pretrained
 
@@ -372,3 +364,43 @@ def verify_tokenizer(source: LoadedCheckpoint, folder: Path, words: bool = False
     names = tokenizer.convert_ids_to_tokens(range(len(FAIRSEQ_SYMBOLS)))
     texts = list(filter(comparable, [SPECIAL_STRING.format(*names), *MAY_DIFFER]))
     return {each.text: MAY_DIFFER.get(each.text, WHY_SPECIAL) for each in differences(expected, found, texts)}
+
+
+_LOOKUPS = (F.embedding, torch.embedding)
+_OF_ANGLES = (torch.cos, torch.sin, Tensor.cos, Tensor.sin)
+
+
+class DoublePrecision(TorchFunctionMode):
+    """Within this context, every function of a weight computes in double precision, also in code that asks for less.
+
+    Weights <float32> are converted where they are used: no model is copied or changed. Numbers that depend on no
+    weight, such as rotary frequencies and distances before they are put into buckets, stay as they are, because they
+    are part of the model's definition.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function with converted arguments."""
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") == "__get__":  # a property
+            return func(*args, **kwargs)
+        if func in _LOOKUPS:
+            # Converting the rows that were looked up is faster than converting the table.
+            return func(*args, **kwargs).double()
+        if func in _OF_ANGLES or any(map(_is_precise, tree_leaves((args, kwargs)))):
+            args, kwargs = tree_map(_converted, (args, kwargs))
+            func = Tensor.double if func is Tensor.float else func
+        return func(*args, **kwargs)
+
+
+def _is_precise(value: Any) -> bool:
+    return isinstance(value, Tensor) and (
+        value.dtype == torch.float64 or (isinstance(value, Parameter) and value.dtype == torch.float32)
+    )
+
+
+def _converted(value: Any) -> Any:
+    if value is torch.float32:
+        return torch.float64
+    return value.double() if isinstance(value, Tensor) and value.dtype == torch.float32 else value

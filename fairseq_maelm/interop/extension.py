@@ -1,4 +1,10 @@
-"""Extend a checkpoint's vocabulary by pieces of a domain's words, whose rows start as means of their parts' rows."""
+"""Extend a checkpoint's vocabulary by pieces of a domain's words, whose rows start as means of their parts' rows.
+
+No text gets other ids, except where a new token stands. WordPiece gets whole words as added tokens: as entries of its
+table, they would also be found at the beginning of longer words. Byte pairs get merges after all others, and unigram
+models pieces that score as their parts do together, and a little more: both find a new piece exactly where its parts
+would be neighbors. Letters that were unknown become tokens.
+"""
 
 import json
 import logging
@@ -15,10 +21,9 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_maelm import __version__
-from fairseq_maelm.checkpoints.build import build_model
+from fairseq_maelm.architecture.families import FAMILIES
 from fairseq_maelm.checkpoints.fit import SETTINGS, dictionary_fingerprint, pack_settings, saved_settings
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.corpus.reading import read_documents
 from fairseq_maelm.files.atomic import CorpusError
 from fairseq_maelm.files.lines import numbered_lines
@@ -28,18 +33,17 @@ from fairseq_maelm.interop.export.exporter import CARD_FILE, write_model
 from fairseq_maelm.interop.export.model_card import model_card, table
 from fairseq_maelm.interop.export.target import choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.extended_tokenizer import WORD_PIECE, extend_tokenizer, kind_of_tokenizer
-from fairseq_maelm.interop.importing.huggingface_vocabulary import open_source_tokenizer
+from fairseq_maelm.interop.importing.huggingface_vocabulary import add_to_model, open_source_tokenizer
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.interop.source_files import CONFIG_FILE, SourceFiles
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.text.cleaning import clean_text
-from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
+from fairseq_maelm.text.dictionary import FILLER, load_dictionary
 from fairseq_maelm.text.new_pieces import LEAST, Cutter, NewPiece, WordCounts, count_words, find_pieces
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
 from fairseq_maelm.text.unknown import Encoded, check_known
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE, TOKENIZER_FILE, TokenizerEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +107,7 @@ def extend(
         listed = [] if words is None else _listed(words)
         new = find_pieces(counts, cutter, pieces, old.tokenizer.get_vocab(), listed)
         if not new:
-            raise CorpusError(_why_nothing(counts))
+            raise CorpusError(_why_nothing(counts, listed))
         ours = _extended(source, content, new, folder)
         encoder = TokenizerEncoder(folder / TOKENIZER_FILE, _symbols(ours))
         _warn_of_cut_words(listed, encoder)
@@ -138,9 +142,14 @@ def _listed(file: Path) -> list[str]:
     return words
 
 
-def _why_nothing(counts: WordCounts) -> str:
+def _why_nothing(counts: WordCounts, listed: list[str]) -> str:
     if not counts.documents:
         return "the text has no words: give text of the domain"
+    if listed:
+        return (
+            f"there is nothing to add: the {len(listed):,} listed words are one token already, are special tokens or "
+            "have characters that no token can have, and the text has nothing that is frequent enough"
+        )
     if not counts.runs:
         return "there is nothing to add: each word of the text is one token already. Give text of another domain"
     return (
@@ -151,11 +160,12 @@ def _why_nothing(counts: WordCounts) -> str:
 
 
 def _warn_of_cut_words(listed: list[str], encoder: TokenizerEncoder) -> None:
-    cut = [word for word in listed if len(encoder.encode([f" {word}"])[0]) > 2]
+    encoded = {word: encoder.encode([f" {word}"])[0] for word in listed}
+    cut = [word for word, ids in encoded.items() if len(ids) > 2 or encoder.unknown in ids]
     if cut:
         logger.warning(
-            "%d of %d listed words are no single token, because the tokenizer cuts text before it finds tokens, or has "
-            "a token of this name: %s",
+            "%d of %d listed words are no single token, because the tokenizer cuts text before it finds tokens, has a "
+            "token of this name, or does not know a character that is no letter: %s",
             *(len(cut), len(listed), " ".join(cut[:_SHOWN])),
         )
 
@@ -286,3 +296,92 @@ def _write(ours: LoadedCheckpoint, folder: Path, done: Extended, base: Path, tex
     )  # fmt: skip
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
     complete(ours, folder)
+
+
+WORD_PIECE, BYTE_PAIRS, UNIGRAM = "WordPiece", "BPE", "Unigram"
+# What a unigram piece scores above its parts: more than rounding, less than two ways to cut a word differ.
+_MORE = 1e-6
+
+
+def kind_of_tokenizer(content: str) -> str:
+    """Return the type of the model in a tokenizer.json; raise ValueError if it cannot be extended."""
+    kind = json.loads(content)["model"].get("type", UNIGRAM)
+    if kind not in (WORD_PIECE, BYTE_PAIRS, UNIGRAM):
+        raise ValueError(f"the tokenizer is of the type {kind}, but only WordPiece, BPE and Unigram can be extended")
+    return str(kind)
+
+
+def extend_tokenizer(content: str, new: list[NewPiece], rows: int, last: int | None = None) -> str:
+    """Return the content of a tokenizer.json with new tokens, whose ids follow those of ``rows`` tokens.
+
+    Args:
+        content: the content of the file.
+        new: the new tokens, whose parts are tokens of the file or new ones before them.
+        rows: the number of ids, of which some may have no token: these get names that no text has.
+        last: the id of a token that becomes the last one, behind the new tokens; their ids then begin here.
+    """
+    from tokenizers import Tokenizer
+
+    state, kind = json.loads(content), kind_of_tokenizer(content)
+    state["padding"] = state["truncation"] = None
+    model, first = state["model"], rows if last is None else last
+    names = {piece.name: first + place for place, piece in enumerate(new)}
+    moved = {} if last is None else {last: last + len(new)}
+    for token in state["added_tokens"]:
+        token["id"] = moved.get(token["id"], token["id"])
+    if kind == WORD_PIECE:
+        _add_words(state, new, first)
+    elif kind == BYTE_PAIRS:
+        add_to_model(model, state["added_tokens"])
+        numbers = {token: moved.get(number, number) for token, number in model["vocab"].items()}
+        fillers = _fillers(first, set(numbers.values()))
+        model["vocab"] = {**numbers, **fillers, **names}
+        pairs = bool(model["merges"]) and isinstance(model["merges"][0], str)
+        merged = [piece.parts for piece in new if piece.is_pair]
+        model["merges"] += [" ".join(parts) if pairs else list(parts) for parts in merged]
+    else:
+        _add_unigrams(state, new, first, last)
+    text = json.dumps(state, ensure_ascii=False, indent=2)
+    tokenizer = Tokenizer.from_str(text)
+    wrong = [name for name, number in names.items() if tokenizer.token_to_id(name) != number]
+    if wrong or tokenizer.get_vocab_size() != rows + len(new):
+        raise ValueError(f"the tokenizer cannot be extended: the library numbers {(wrong or ['its tokens'])[0]} anew")
+    return text
+
+
+def _fillers(first: int, used: set[int]) -> dict[str, int]:
+    # The ending is CamemBERT's for rows that no text uses.
+    return {f"{FILLER}{number:04d}NOTUSED": number for number in range(first) if number not in used}
+
+
+def _add_words(state: dict[str, Any], new: list[NewPiece], first: int) -> None:
+    """Add tokens that are found between characters that are no letters, digits or underscores, or also inside of words.
+
+    The library numbers added tokens by their order alone, after those of the model.
+    """
+    model, added = state["model"], state["added_tokens"]
+    model["vocab"] = {token: number for token, number in model["vocab"].items() if number < first}
+    used = {*model["vocab"].values(), *(token["id"] for token in added)}
+    shape = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    for name, number in _fillers(first, used).items():
+        added.append({"id": number, "content": name, **shape})
+    for number, (name, _, inside) in enumerate(new, first):
+        added.append({"id": number, "content": name, **shape, "single_word": not inside})
+    added.sort(key=lambda token: int(token["id"]))
+
+
+def _add_unigrams(state: dict[str, Any], new: list[NewPiece], first: int, last: int | None) -> None:
+    """Add pieces to the list whose places are the ids."""
+    model = state["model"]
+    add_to_model(model, state["added_tokens"])
+    pieces = model["vocab"]
+    behind = [] if last is None else [pieces[last]]
+    lowest = min(score for _, score in pieces)
+    pieces = pieces[:first]
+    pieces += [[name, lowest] for name in _fillers(first, set(range(len(pieces))))]
+    scores = dict(pieces)
+    for piece in new:
+        # A letter was unknown, which costs more than any piece.
+        scores[piece.name] = sum(scores[part] for part in piece.parts) + _MORE if piece.is_pair else lowest
+        pieces.append([piece.name, scores[piece.name]])
+    model["vocab"] = pieces + behind

@@ -1,15 +1,16 @@
 """Load a checkpoint with its model and vocabulary, to export it or to verify an import."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary
+from torch import Tensor
 
-from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.reader import Checkpoint, read_checkpoint
 from fairseq_maelm.interop.source_files import SourceFiles, read_source_files
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.models.labels import Labels, read_labels
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.text_limits import TextLimits, read_limits
@@ -27,6 +28,11 @@ class LoadedCheckpoint:
     model: MaelmModel  # on the CPU, in single precision and evaluation mode, with the checkpoint's heads
     dictionary: Dictionary  # with ``<mask>``
     data: Path  # folder of the labels and the manifest
+
+    def changed(self, weights: dict[str, Tensor], config: Any = None) -> "LoadedCheckpoint":
+        """Return the checkpoint with other weights and, if given, another configuration."""
+        checkpoint = replace(self.checkpoint, weights=weights, config=config or self.checkpoint.config)
+        return replace(self, checkpoint=checkpoint, model=build_model(checkpoint, self.dictionary))
 
     @property
     def options(self) -> Any:

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, Family
+from fairseq_maelm.architecture.families import FAMILIES, Family
 from fairseq_maelm.files.atomic import parse_json, read_regular
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, SOURCE_FILE, TOKENIZER_FILE
 
 CONFIG_FILE = "config.json"
 # What an export says about the source: its name, kind and checksums, and its own model card.
@@ -96,12 +95,8 @@ class SourceFiles:
     def restore(self, weights: Mapping[str, Tensor], family: Family, positions: int) -> dict[str, Tensor]:
         """Reorder exported weights to the source's ids, and add the source's weights that our model lacks.
 
-        Weights that have not been trained since the import are restored bit for bit.
-
-        Args:
-            weights: the exported weights, under the source's names.
-            family: the weight names of the source's model family.
-            positions: number of positions of our model.
+        Weights that have not been trained since the import are restored bit for bit. ``positions`` is our model's
+        number.
         """
         of_vocabulary = (family.encoder["encoder.embed_tokens.weight"], family.lm_head["lm_head.bias"])
         restored = {}
@@ -169,11 +164,7 @@ def facts_and_card(name: str, facts: Mapping[str, Any], folder: Path) -> dict[st
 
 
 def read_source_files(folders: list[Path], vocabulary: int) -> SourceFiles | None:
-    """Read the first ``SOURCE_FILE`` in ``folders``; return None if there is none or it is for another vocabulary.
-
-    Raises:
-        ValueError: the file was not written by an import.
-    """
+    """Read the first ``SOURCE_FILE`` in ``folders``; return None if there is none or it is for another vocabulary."""
     path = next((folder / SOURCE_FILE for folder in folders if (folder / SOURCE_FILE).is_file()), None)
     if path is None:
         return None

@@ -9,7 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.options import USER_DIR, given_twice
+from omegaconf import OmegaConf
+
+from fairseq_maelm.options import USER_DIR, UsageError, given_twice
 
 # The sections of fairseq's configuration that hold what commands set.
 _SECTIONS = ("common", "checkpoint", "optimization", "dataset", "lr_scheduler", "distributed_training", "task", "model")
@@ -58,6 +60,35 @@ def configuration_of(words: Sequence[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return convert_namespace_to_omegaconf(parse_training(words))
+
+
+def parsed_command(words: Sequence[str], more: Sequence[str], owned: Mapping[str, str]) -> Any:
+    """Return the configuration of a command whose own ``words`` are followed by ``more``, the user's after ``--``.
+
+    Options that are given twice are refused, and those that ``owned`` lists as decided by an option of the command.
+    """
+    if problem := repeated_option(more):
+        raise UsageError(f"after --, {problem}")
+    configuration = configuration_of([*words[1:], *more])
+    if more and (name := overridden(configuration_of(words[1:]), configuration, owned)):
+        raise UsageError(f"give {owned[name]} instead of --{name} after --: the command itself uses this setting")
+    return configuration
+
+
+def set_options(configuration: Any, options: Mapping[str, Any]) -> None:
+    """Set options in fairseq's configuration, as if they stood in the command of which it was made."""
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        option = name.replace("-", "_")
+        having = [section for section in configuration.values() if OmegaConf.is_config(section) and option in section]
+        if not having:
+            raise ValueError(f"fairseq-train does not accept the options: unrecognized arguments: --{name} {value}")
+        for section in having:
+            section[option] = value
+    # fairseq validates with as many examples, unless it is told otherwise.
+    if "batch-size" in options and configuration.dataset.batch_size_valid is None:
+        configuration.dataset.batch_size_valid = configuration.dataset.batch_size
 
 
 def repeated_option(words: Sequence[str]) -> str:

@@ -38,19 +38,10 @@ def continue_from(
     objective: str,
     general_data: str | None,
 ) -> PretrainingRecipe:
-    """Return a recipe for further pretraining of a checkpoint.
+    """Return a recipe for further pretraining of a checkpoint on folders of prepared text, and perhaps on general text.
 
-    Args:
-        recipe: the recipe to start from; see ``adapt.yaml``.
-        given: names of the settings that the user has chosen.
-        checkpoint: what to continue from.
-        data: folders of the prepared text.
-        objective: "mae-lm" or "mlm".
-        general_data: folders of general text, separated by colons, to mix in against forgetting; or None.
-
-    Raises:
-        ValueError: the checkpoint has another vocabulary or fewer positions than the user's sequence
-            length, or has a decoder although ``objective`` is "mlm".
+    ``given`` has the names of the settings that the user has chosen. Another vocabulary is refused, fewer positions
+    than the user's sequence length, and the objective "mlm" for a checkpoint with a decoder.
     """
     for folder in (data[0], *map(Path, general_data.split(":") if general_data else ())):
         _check_vocabulary(checkpoint, folder)

@@ -1,23 +1,25 @@
 """The fairseq-train command of a fine-tuning, from a recipe, a checkpoint and a task's folder."""
 
 import argparse
+import copy
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
 from fairseq import tasks, utils
 
+from fairseq_maelm.architecture.encoder_options import DEFAULT_SIZE, SIZES
 from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
-from fairseq_maelm.checkpoints.reader import read_checkpoint
+from fairseq_maelm.checkpoints.reader import describe_checkpoint
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
-from fairseq_maelm.launch.command_line import configuration_of, fairseq_train
+from fairseq_maelm.launch.command_line import fairseq_train, parsed_command, set_options, words_of
 from fairseq_maelm.launch.machine import OF_MACHINE, Machine
 from fairseq_maelm.launch.recipes import OWNED, SEARCHED, FineTuningRecipe
-from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.options import UsageError
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ _FINE_TUNING: dict[str, Any] = {
 }
 # Option of fairseq-train -> option of `maelm finetune` that decides it.
 RUN_OWNED = {**OWNED, **OF_MACHINE, "maximize-best-checkpoint-metric": "--metric", "patience": "--patience"}
+# What fairseq cannot parse a command without; its default is --max-update, which is 0 for no limit.
+_NOT_COUNTED = {"total-num-update": 0}
 # With few examples, the smallest of these batches of which a pass needs no more than so many updates.
 _SMALL_BATCHES = (8, 16)
 _MOST_UPDATES_OF_PASS = 90
@@ -66,7 +70,7 @@ class Encoder(NamedTuple):
 
 def read_encoder(checkpoint: Path) -> Encoder:
     """Read the encoder's options from a checkpoint of our model."""
-    content = read_checkpoint(checkpoint)
+    content = describe_checkpoint(checkpoint)
     options = {name.replace("_", "-"): _plain(value) for name, value in content.encoder_options.items()}
     # A model with the sizes of another checkpoint has no named size. Any name will do: all sizes are given explicitly.
     options["arch"] = options["arch"] if options["arch"] in SIZES else DEFAULT_SIZE
@@ -78,44 +82,43 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
 
-def run_words(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Machine) -> list[str]:
-    """Return the fairseq-train command of ``maelm finetune``.
+def run_command(args: argparse.Namespace, recipe: FineTuningRecipe, machine: Machine) -> tuple[list[str], Any]:
+    """Return the fairseq-train command of ``maelm finetune``, and the configuration that fairseq makes of it.
 
-    Raises:
-        ValueError: the task, the checkpoint and the recipe do not fit together.
+    The number of updates follows from the data, which only fairseq's configuration can open. Therefore these options
+    are added at the end, to both.
     """
     encoder = read_encoder(args.checkpoint)
     setting = _setting(args, recipe, encoder)
-    recipe.metric = args.metric or recipe.metric
+    recipe = replace(recipe, metric=args.metric or recipe.metric)
     largest, gpus = int(setting.pop("batch-size")), max(1, machine.gpus)
     if largest % gpus:
         raise UsageError(f"--batch-size {largest} must be a multiple of --gpus {gpus}")
-    of_tables = {"class-weights": args.class_weights, "pooling": args.pooling}
-    for name, value in of_tables.items():
-        if value is not None and recipe.options.get("criterion") != "maelm_sentences":
-            raise UsageError(f"--{name} is for tables of texts and labels, but {args.task} is none: omit it")
-    own = {"finetune-from-model": args.checkpoint, "seed": args.seed}
-    own |= {name: value for name, value in of_tables.items() if value is not None} | {"patience": args.patience}
+    given = {"class-weights": args.class_weights, "pooling": args.pooling}
+    of_tables = {name: value for name, value in given.items() if value is not None}
+    if of_tables and recipe.options.get("criterion") != "maelm_sentences":
+        raise UsageError(
+            f"--{next(iter(of_tables))} is for tables of texts and labels, but {args.task} is none: omit it"
+        )
+    own = {"finetune-from-model": args.checkpoint, "seed": args.seed, **of_tables, "patience": args.patience}
+    words = train_words({**_fixed_options(recipe, encoder, setting), **own}, args.task, args.output, machine)
+    config = parsed_command([*words, *words_of(_NOT_COUNTED)], args.fairseq_options, RUN_OWNED)
     keeps_last = recipe.min_updates > 0 and not (args.patience or args.metric) and _few_to_validate(args.task)
     fits_small = recipe.min_updates > 0 and args.batch_size is None
     sizes = [size for size in _SMALL_BATCHES if size < largest and size % gpus == 0] if fits_small else []
-    sizes.append(largest)
-
-    def words(size: int, updates_per_epoch: int, mixes: bool = False) -> list[str]:
-        options = {**run_options(recipe, encoder, setting, updates_per_epoch), **own, "batch-size": size // gpus}
-        if keeps_last:
-            options |= dict.fromkeys(("validate-interval", "save-interval"), options["max-epoch"])
-        options["mix-start"] = mixes
-        return [*train_words(options, args.task, args.output, machine), *args.fairseq_options]
-
-    config = configuration_of(words(largest, 1)[1:])
-    mixes = keeps_last and _starts_frozen(config, recipe)
-    counted = count_updates(config, sizes, encoder)
-    size = next(size for size in sizes if counted.examples <= _MOST_UPDATES_OF_PASS * size or size == largest)
+    # A task changes its own options.
+    counted = count_updates(copy.deepcopy(config), [*sizes, largest], encoder)
+    size = next((size for size in sizes if counted.examples <= _MOST_UPDATES_OF_PASS * size), largest)
     updates_per_epoch = counted.updates_per_epoch[size]
     if args.epochs is None:
         setting["epochs"] = max(setting["epochs"], math.ceil(recipe.min_updates / updates_per_epoch))
-    return words(size, updates_per_epoch, mixes)
+    added = {**_counted_options(setting, updates_per_epoch), "batch-size": size // gpus}
+    if keeps_last:
+        added |= dict.fromkeys(("validate-interval", "save-interval"), added["max-epoch"])
+        added["mix-start"] = _starts_frozen(config, recipe)
+    others = {word.partition("=")[0] for word in args.fairseq_options}
+    set_options(config, {name: value for name, value in added.items() if f"--{name}" not in others})
+    return [*words, *words_of(added), *args.fairseq_options], config
 
 
 def _starts_frozen(config: Any, recipe: FineTuningRecipe) -> bool:
@@ -161,34 +164,37 @@ def run_options(
 ) -> dict[str, Any]:
     """Return the options of a run, except for the initial weights, the seed, the folders and the machine.
 
-    Args:
-        recipe: the task's recipe.
-        encoder: the checkpoint's encoder.
-        setting: one value for each name in the recipe's search.
-        updates_per_epoch: number of updates in a pass over the training data.
-        sizes: options for the encoder's sizes, by default those of --finetune-from-model; for a run from random
-            weights, ``encoder.options`` and ``encoder.drawn``.
+    ``setting`` has a value for each name in the recipe's search. ``sizes`` are the options for the encoder's sizes: for
+    a run from random weights, ``encoder.options`` and ``encoder.drawn``.
     """
-    rest = dict(setting)
-    epochs, warm_up = int(rest.pop("epochs")), rest.pop("warm-up")
-    updates = epochs * updates_per_epoch
+    return {**_fixed_options(recipe, encoder, setting, sizes), **_counted_options(setting, updates_per_epoch)}
+
+
+def _fixed_options(
+    recipe: FineTuningRecipe, encoder: Encoder, setting: Mapping[str, Any], sizes: Mapping[str, Any] = FROM_CHECKPOINT
+) -> dict[str, Any]:
+    """Return the options of a run that do not depend on the number of its updates."""
     options = {
         **_FINE_TUNING,
         "best-checkpoint-metric": recipe.metric,
         "maximize-best-checkpoint-metric": recipe.metric != "loss",
         **recipe.options,
         **sizes,
-        **rest,
-        "max-epoch": epochs,
-        "max-update": updates,
-        "total-num-update": updates,
-        "warmup-updates": round(warm_up * updates),
+        **{name: value for name, value in setting.items() if name not in ("epochs", "warm-up")},
     }
     positions = encoder.options["max-positions"]
     if any(options.get(name, 0) > positions for name in _LENGTHS):
         most = {**dict.fromkeys(_LENGTHS, positions), **dict.fromkeys(_WITHIN, positions // 4)}
         options |= {name: min(options[name], value) for name, value in most.items() if name in options}
     return options
+
+
+def _counted_options(setting: Mapping[str, Any], updates_per_epoch: int) -> dict[str, Any]:
+    """Return the options of a run that depend on the number of its updates."""
+    epochs = int(setting["epochs"])
+    updates = epochs * updates_per_epoch
+    warm_up = round(setting["warm-up"] * updates)
+    return {"max-epoch": epochs, "max-update": updates, "total-num-update": updates, "warmup-updates": warm_up}
 
 
 def train_words(options: Mapping[str, Any], folder: Path, save_dir: Path, machine: Machine) -> list[str]:
@@ -210,14 +216,7 @@ class Counted(NamedTuple):
 def count_updates(config: Any, batch_sizes: Sequence[int], encoder: Encoder) -> Counted:
     """Count a run's training examples and, for each batch size, its updates per epoch, by making fairseq's batches.
 
-    Args:
-        config: fairseq-train's configuration of a run.
-        batch_sizes: numbers of examples per batch, over all GPUs.
-        encoder: the encoder to fine-tune.
-
-    Raises:
-        FileNotFoundError: data are missing.
-        ValueError: the data are damaged or in another vocabulary than that of --finetune-from-model.
+    Batch sizes are numbers of examples over all GPUs. Data of another vocabulary than the encoder's are refused.
     """
     folder = config.task.data
     if not Path(folder).is_dir():

@@ -19,7 +19,7 @@ from fairseq_maelm.launch.command_line import spelled, words_of
 _CHILD = """
 import sys, threading
 from fairseq_maelm.cli import command
-from fairseq_maelm.corpus.workers import leave_with_parent
+from fairseq_maelm.corpus.steps import leave_with_parent
 threading.Thread(target=leave_with_parent, args=(int(sys.argv.pop(1)),), daemon=True).start()
 command()
 """

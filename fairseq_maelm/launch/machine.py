@@ -61,10 +61,7 @@ def count_gpus(asked: int | None, most: int | None = None, only_show: bool = Fal
     """Return the number of GPUs to use: ``asked`` or, if None, all that fairseq would use but at most ``most``.
 
     If this machine has no GPU and ``only_show`` is true, any number is accepted, for commands meant for other machines.
-
-    Raises:
-        UsageError: this machine has fewer GPUs than asked for, and neither torchrun nor SLURM provides other machines;
-            or fairseq would use another number of GPUs, that of torchrun or SLURM.
+    Otherwise a number is refused that this machine, torchrun or SLURM does not provide.
     """
     import torch  # takes seconds
 

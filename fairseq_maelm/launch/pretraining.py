@@ -1,9 +1,11 @@
-"""The options of fairseq-train for ``maelm pretrain``, from a recipe, --set, and the machine."""
+"""The options of fairseq-train for ``maelm pretrain``, from a recipe, --set, --flops and the machine."""
 
 import argparse
+import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from fairseq_maelm.launch.command_line import number_if_it_is_one, spelled
 from fairseq_maelm.launch.machine import OF_MACHINE, UNKNOWN_GPU, Machine
 from fairseq_maelm.launch.recipes import SIZES, PretrainingRecipe, read_recipe, recipe_names
 from fairseq_maelm.options import UsageError, number
+
+logger = logging.getLogger(__name__)
 
 OBJECTIVES = ("mae-lm", "mlm")
 _NUMBERS = {**dict.fromkeys((*SIZES, "max-update"), number(int, 1)), "passes": number(float, above=0, below=math.inf)}
@@ -54,7 +58,7 @@ def parse_change(text: str) -> tuple[str, Any]:
 
 
 def choose_recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> PretrainingRecipe:
-    """Read the recipe that the arguments of ``maelm pretrain`` name, and apply --set and --arch."""
+    """Return the recipe that the arguments of ``maelm pretrain`` name, with the changes of --set and --arch."""
     names, by_arch = recipe_names(PretrainingRecipe), (args.arch or "").removeprefix("maelm_")
     if args.recipe is None and args.checkpoint is None and by_arch not in names:
         what = f"there is no recipe for --arch {args.arch}: give" if args.arch else "give --arch, --checkpoint, or"
@@ -66,10 +70,7 @@ def choose_recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> Pretr
     if args.checkpoint is None and (args.general_data is not None or args.objective != OBJECTIVES[0]):
         raise UsageError("--objective and --general-data need --checkpoint")
     recipe = read_recipe(args.recipe or Path(by_arch or "adapt"), PretrainingRecipe)
-    for name, value in changes.items():
-        (recipe.setting if name in recipe.setting else recipe.options)[name] = value
-    if args.arch is not None:
-        recipe.options["arch"] = args.arch
+    recipe = changed(recipe, changes if args.arch is None else {**changes, "arch": args.arch})
     given = {**recipe.options, **recipe.setting}
     for name in given.keys() & _NUMBERS.keys():
         try:
@@ -78,6 +79,56 @@ def choose_recipe(args: argparse.Namespace, changes: Mapping[str, Any]) -> Pretr
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"--set {name} or the recipe: {error}") from None
     return recipe
+
+
+def changed(recipe: PretrainingRecipe, changes: Mapping[str, Any]) -> PretrainingRecipe:
+    """Return a recipe with other values of settings, or else of options of fairseq-train."""
+    setting = {name: changes.get(name, value) for name, value in recipe.setting.items()}
+    options = {name: value for name, value in changes.items() if name not in setting}
+    return replace(recipe, setting=setting, options={**recipe.options, **options})
+
+
+def update_flops(configuration: Any, vocabulary: int, checkpoint: Any = None) -> float:
+    """Count the FLOPs of an update: the matrix products of full sequences, and those of Muon.
+
+    Updates before --half-length-until cost a little less, which is not counted. With a checkpoint to start from, its
+    sizes are the model's; ``vocabulary`` is the number of symbols, <mask> included.
+    """
+    from fairseq_maelm.architecture.config import DECODER_OPTIONS, complete_config  # these import torch
+    from fairseq_maelm.architecture.encoder_options import ENCODER_OPTIONS
+    from fairseq_maelm.models.flops import BatchShape, ModelShape, muon_flops, training_flops
+
+    model, task, optimization = configuration.model, configuration.task, configuration.optimization
+    if checkpoint is not None:
+        known = ENCODER_OPTIONS + (DECODER_OPTIONS if checkpoint.has_decoder else ())
+        for name in known:
+            setattr(model, name, getattr(checkpoint.config.model, name))
+        if not checkpoint.has_decoder and model.decoder_layers is None:
+            model.decoder_layers = model.encoder_layers  # a new shared decoder
+    complete_config(model)
+    rate, end = task.mask_prob, task.mask_prob_end
+    task.mask_prob = rate if end is None else (rate + end) / 2
+    updates = optimization.update_freq[0] * configuration.distributed_training.distributed_world_size
+    sequences = configuration.dataset.max_tokens // task.tokens_per_sample * updates
+    shape = ModelShape.from_config(model, vocabulary)
+    flops = training_flops(shape, BatchShape.from_config(task, sequences))
+    return flops + (muon_flops(shape) if configuration.optimizer._name == "muon" else 0.0)
+
+
+def settings_within(budget: float, each: float, options: Mapping[str, Any], given: Collection[str]) -> dict[str, int]:
+    """Return "max-update" of a run of at most ``budget`` FLOPs, and a shorter run's "warmup-updates".
+
+    An update takes ``each`` FLOPs. ``options`` are the recipe's; ``given`` has the names of the user's settings.
+    """
+    updates = int(budget / each)
+    if not updates:
+        raise UsageError(f"--flops {budget:g} is less than one update, which takes {each:.3g} FLOPs")
+    logger.info("%g FLOPs are %s updates of %.3g FLOPs", budget, f"{updates:,}", each)
+    settings = {"max-update": updates}
+    usual, warm_up = options.get("max-update"), options.get("warmup-updates")
+    if warm_up and usual and updates < int(usual) and "warmup-updates" not in given:
+        settings["warmup-updates"] = max(1, round(int(warm_up) * updates / int(usual)))
+    return settings
 
 
 def sequences_that_fit(setting: Mapping[str, Any], machine: Machine, memory: float) -> int:
@@ -91,11 +142,7 @@ def sequences_that_fit(setting: Mapping[str, Any], machine: Machine, memory: flo
 
 
 def train_options(recipe: PretrainingRecipe, machine: Machine, memory: float = UNKNOWN_GPU) -> dict[str, Any]:
-    """Return the fairseq-train options for a run on all GPUs of a machine, each with ``memory`` bytes.
-
-    Raises:
-        ValueError: the recipe lacks an option, or its batch cannot be divided among the GPUs.
-    """
+    """Return the fairseq-train options for a run on all GPUs of a machine, each with ``memory`` bytes."""
     options, setting = recipe.options, recipe.setting
     if setting.get("sequences-per-gpu") == "auto":
         setting = {**setting, "sequences-per-gpu": sequences_that_fit(setting, machine, memory)}

@@ -1,4 +1,4 @@
-"""The progress of a training, read from fairseq's log with ``--log-format json``."""
+"""The progress of a training: of this process's trainer, and in fairseq's log with ``--log-format json``."""
 
 import contextlib
 import datetime
@@ -6,11 +6,26 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
-from typing import NamedTuple
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 _BAR, _LEAST_BAR = 20, 5
 _USUAL_COLUMNS = 80
+
+
+class _Run:
+    trainer: Callable[[], Any] = staticmethod(lambda: None)
+
+
+def follow(trainer: Any) -> None:
+    """Make a trainer of fairseq that of this process's run."""
+    _Run.trainer = weakref.ref(trainer)
+
+
+def running_trainer() -> Any:
+    """Return the trainer of this process's run, or None before its first epoch."""
+    return _Run.trainer()
 
 
 class Training(NamedTuple):
@@ -27,12 +42,10 @@ class Training(NamedTuple):
 
 
 def training_state(record: Mapping[str, float], limits: Mapping[str, float]) -> Training:
-    """Return the state of a training.
+    """Return the state of a training from the metrics of fairseq's "train_inner", and the limits that there are.
 
-    Args:
-        record: metrics of fairseq's "train_inner": "num_updates" and, if known, "update" (fractional epochs), "ups" and
-            "loss".
-        limits: "max_update" and "max_epoch"; 0 or absent for no limit.
+    The metrics are "num_updates" and, if known, "update" (fractional epochs), "ups" and "loss"; the limits "max_update"
+    and "max_epoch".
     """
     updates, speed = record["num_updates"], record.get("ups", 0.0)
     # Whichever limit comes first ends the training.

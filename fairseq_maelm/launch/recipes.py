@@ -170,12 +170,7 @@ def recipe_type(kind: type[Recipe]) -> Callable[[str], Path]:
 
 
 def read_recipe(path: Path, kind: type[_Kind]) -> _Kind:
-    """Read a recipe from a file, or from the package by its name.
-
-    Raises:
-        FileNotFoundError: there is no such recipe.
-        ValueError: its content is invalid.
-    """
+    """Read a recipe from a file, or from the package by its name."""
     content = _merged(path, kind)
     try:
         typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(kind), content))
@@ -211,16 +206,9 @@ def _recipe_file(path: Path, kind: type[Recipe]) -> Path:
 
 
 def _merged(path: Path, kind: type[Recipe], within: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read the content of a recipe, merged with the recipes in its ``defaults``.
+    """Read the content of a recipe, given by its path or name, merged with the recipes in its ``defaults``.
 
-    Args:
-        path: path of the recipe, or its name in the package.
-        kind: the kind of recipe.
-        within: files of the recipes whose defaults are being read.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is not a mapping of names to values, or is among its own defaults.
+    ``within`` has the files of the recipes whose defaults are being read.
     """
     file = _recipe_file(path, kind)
     if file in within:

@@ -1,4 +1,4 @@
-"""Choose the checkpoint from which a run starts. For the reason, see ``start``."""
+"""Choose the checkpoint from which a run starts. For the reason, see ``fairseq_fixes.resuming``."""
 
 import contextlib
 import filecmp
@@ -15,14 +15,15 @@ from fairseq.file_io import PathManager
 
 from fairseq_maelm.checkpoints.integrity import find_damage
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state, shown
+from fairseq_maelm.checkpoints.plain_data import CheckpointError, read_state, shown
+from fairseq_maelm.checkpoints.reader import describe_checkpoint, is_described
 from fairseq_maelm.files.atomic import PARTIAL_SUFFIX
 
 logger = logging.getLogger(__name__)
 
 # fairseq's default for --restore-file: the file with this name in the save folder.
 DEFAULT = "checkpoint_last.pt"
-
+LOCK_FILE = ".fairseq-train.lock"
 
 # Progress values that fairseq uses unchecked: (table, name, largest absolute value); math.inf allows any float but NaN.
 _LARGEST = (
@@ -36,7 +37,6 @@ _LARGEST = (
     ("early_stopping", "best", math.inf),
     ("early_stopping", "num_runs", 10**6),
 )
-
 
 _NO_PROGRESS = "cannot be continued: it has no complete record of the progress"
 
@@ -91,21 +91,6 @@ def read_progress(path: Path) -> Progress:
     return Progress(int(last["num_updates"]), str(last["criterion_name"]), obstacle, len(state["optimizer_history"]))
 
 
-def read_run(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]] | None:
-    """Return the newest readable checkpoint in a folder, without its weights, or None.
-
-    Returns:
-        the configuration, section -> option -> value; and the content of the checkpoint.
-    """
-    for path in sorted(checkpoint_files(folder, ""), key=lambda path: path.stat().st_mtime, reverse=True):
-        try:
-            state = read_without_weights(path)
-            return plain_sections(state, path), state
-        except ValueError:  # ``choose_start`` reports the error
-            continue
-    return None
-
-
 def _read_to_continue(path: Path) -> dict[str, Any]:
     """Read a checkpoint, and raise a ValueError if its recorded progress is damaged or has impossible values."""
     state = read_without_weights(path)
@@ -125,11 +110,7 @@ def _read_to_begin(path: Path) -> None:
 
 
 def _tables_of_progress(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables with a checkpoint's progress.
-
-    Raises:
-        ValueError: a part that fairseq uses unchecked is missing or has another type.
-    """
+    """Return the tables with a checkpoint's progress; raise a ValueError if a part that fairseq uses is no table."""
     history = _part(state, "optimizer_history", list)
     last = _part({"last update": history[-1]}, "last update") if history else {}
     extra = _part(state, "extra_state")
@@ -166,23 +147,19 @@ def is_local(path: str) -> bool:
 def whole_or_refused(path: Path, option: str) -> None:
     """Raise a ValueError if a file that the user has named is missing or damaged."""
     if path.name == CHECKPOINT_FILE:
-        read_state(path)
-    elif damage := find_damage(path) or _unreadable(
-        path, _read_to_continue if option == "--restore-file" else _read_to_begin
-    ):
+        describe_checkpoint(path)
+        return
+    damage = None if is_described(path) else find_damage(path)
+    if damage := damage or _unreadable(path, _read_to_continue if option == "--restore-file" else _read_to_begin):
         raise ValueError(f"{option} {path} {damage}")
 
 
 def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
     """Choose the file from which a run starts, and log the reason if it is not fairseq's default.
 
-    Args:
-        cfg: fairseq's configuration of checkpoints.
-        suffix: suffix of this rank's checkpoints; fairseq adds it to the returned name.
-        criterion: name of the criterion's class.
-
-    Raises:
-        ValueError: no file can be continued, or the run would overwrite the checkpoints of another run.
+    ``cfg`` is fairseq's configuration of checkpoints, ``suffix`` that of this rank's files, which fairseq adds to the
+    returned name, and ``criterion`` a class name. A ValueError says why no file can be continued, or that the run would
+    overwrite the checkpoints of another run.
     """
     folder = Path(cfg.save_dir)
     is_last = os.path.realpath(cfg.restore_file) == os.path.realpath(folder / DEFAULT)
@@ -220,11 +197,7 @@ def _unreadable(path: Path, read: Callable[[Path], Any] = read_progress) -> str 
 
 
 def _is_of_folder(cfg: Any, folder: Path, suffix: str) -> bool:
-    """Return whether --restore-file is in the save folder.
-
-    Raises:
-        ValueError: the file is damaged, or the save folder holds checkpoints of another run.
-    """
+    """Return whether --restore-file is in the save folder; refuse it if the folder holds checkpoints of another run."""
     if not is_local(cfg.restore_file):
         return False
     named = Path(cfg.restore_file.replace(".pt", f"{suffix}.pt"))

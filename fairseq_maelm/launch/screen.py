@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fairseq_maelm.launch.progress import bar, metrics_of, terminal_columns, training_state
+from fairseq_maelm.checkpoints.locate import LOG_FILE
+from fairseq_maelm.launch.progress import bar, metrics_of, running_trainer, terminal_columns, training_state
 
-LOG_FILE = "training.log"
 # With several GPUs, each process is a new interpreter and gets the log's path and the limits from this variable.
 _FOR_RANKS = "MAELM_TRAINING_SCREEN"
 
@@ -27,11 +27,10 @@ _SHORT = logging.Formatter("%(asctime)s | %(message)s", "%H:%M:%S")
 # Loggers with all messages shown; and prefixes of messages that are shown from any logger.
 _SHOWN = (
     "fairseq_maelm.fairseq_fixes",
-    "fairseq_maelm.finetuning.sentences.frozen_head",
-    "fairseq_maelm.finetuning.sentences.mixture",
+    "fairseq_maelm.finetuning.sentences.frozen_start",
     "fairseq_maelm.launch",
     "fairseq_maelm.launch.training",
-    "fairseq_maelm.tasks.general_loss_bound",
+    "fairseq_maelm.tasks.general_text",
 )
 _SHOWN_TEXTS = ("Loaded checkpoint", "early stop since", "dropping ", "an epoch takes ")
 # Values that fairseq logs with a validation but that are not metrics.
@@ -46,8 +45,7 @@ _FEWEST_STEPS = 5
 class Screen(logging.Handler):
     """A handler that shows the progress of this process's training on standard error.
 
-    Args:
-        limits: "max_update" and "max_epoch" of the training.
+    ``limits`` are "max_update" and "max_epoch" of the training.
     """
 
     def __init__(self, limits: Mapping[str, float]) -> None:
@@ -104,8 +102,6 @@ class Screen(logging.Handler):
         return f"{bar(state.share, columns - len(str(state)))}{state}"[:columns]
 
     def _watch(self) -> None:
-        from fairseq_maelm.fairseq_fixes.stopping import running_trainer  # imports fairseq
-
         last_line = -math.inf
         while not self._ended.wait(_SECONDS_OF_LOOK):
             trainer = running_trainer()

@@ -7,10 +7,10 @@ from typing import Any
 from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
-from fairseq_maelm.checkpoints.reader import read_checkpoint
-from fairseq_maelm.models.checks import refuse_stock_bf16
-from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, MaelmModelConfig
-from fairseq_maelm.models.sizes import SIZES, fill_from_size
+from fairseq_maelm.architecture.checks import refuse_stock_bf16
+from fairseq_maelm.architecture.config import DECODER_OPTIONS, MaelmModelConfig, fill_from_size
+from fairseq_maelm.architecture.encoder_options import ENCODER_OPTIONS, SIZES
+from fairseq_maelm.checkpoints.reader import describe_checkpoint
 
 __all__ = ["register_architectures"]
 
@@ -30,23 +30,17 @@ def _take_named_sizes(cfg: Any, name: str) -> None:
 
 
 def _take_sizes_from_checkpoint(cfg: Any) -> None:
-    """Fill in the model options of the checkpoint given by ``--finetune-from-model``; called by fairseq.
+    """Fill in the model options of the checkpoint given by ``--finetune-from-model``, in place; called by fairseq.
 
     Encoder options must agree with the checkpoint. Decoder options come from the checkpoint unless they were given,
     because a task may replace the decoder. From a checkpoint without a decoder, only tasks that predict masked tokens
     take decoder options.
-
-    Args:
-        cfg: the options that were given; changed in place.
-
-    Raises:
-        ValueError: an option contradicts the checkpoint.
     """
     refuse_stock_bf16(cfg)
     path = getattr(cfg, "finetune_from_model", None)
     if not path:
         return
-    checkpoint = read_checkpoint(Path(path))
+    checkpoint = describe_checkpoint(Path(path))
     model = checkpoint.config.model
     task_options = TASK_DATACLASS_REGISTRY.get(getattr(cfg, "task", None))
     for name in ENCODER_OPTIONS:
@@ -59,6 +53,7 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
                 "omit the option"
             )
         setattr(cfg, name, known)
+    cfg.imported_as = model.imported_as
     keeps = getattr(TASK_REGISTRY.get(getattr(cfg, "task", None)), "predicts_masked_tokens", False)
     if not checkpoint.has_decoder and getattr(cfg, "decoder_attention", None) == "shared":
         # With all layers, the decoder begins as what the checkpoint has learned.

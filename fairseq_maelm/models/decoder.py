@@ -10,8 +10,7 @@ from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.encoder import EncoderInput, EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention import streams
 from fairseq_maelm.modules.attention.context import AttentionContext, MaskStream, Tokens, Visibility
-from fairseq_maelm.modules.attention.cross import Memory
-from fairseq_maelm.modules.attention.layers import LayerConfig
+from fairseq_maelm.modules.attention.layers import LayerConfig, Memory
 from fairseq_maelm.modules.attention.rotary import Rotation, rotations
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions, unseen_outputs, unseen_positions
@@ -251,12 +250,6 @@ def _hidden_from_masks(layout: Layout, outputs: OutputPositions) -> Tensor:
 
 
 def hidden_except(rows: Tensor, sequences: int, length: int) -> Tensor:
-    """Return <bool>[B, S], True at keys that no query may read: all but ``rows`` <int64>[N] of the flattened [B, S].
-
-    Args:
-        rows: indices of the keys that may be read.
-        sequences: B.
-        length: S.
-    """
+    """Return <bool>[B, S], True at keys no query may read: all but ``rows`` <int64>[N] of the flattened [B, S]."""
     hidden = torch.ones(sequences * length, dtype=torch.bool, device=rows.device)
     return hidden.index_fill(0, rows, False).view(sequences, length)

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.decoder import MaelmDecoder, SharedDecoder, hidden_except
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Visibility
-from fairseq_maelm.modules.attention.cross import Memory, memories
-from fairseq_maelm.modules.attention.layers import LayerConfig
+from fairseq_maelm.modules.attention.layers import LayerConfig, Memory, memories
 from fairseq_maelm.modules.attention.rotary import Rotation, rotations
 from fairseq_maelm.modules.layer_modes import in_graphs
 from fairseq_maelm.modules.output_positions import OutputPositions, predicted_positions
@@ -153,8 +153,7 @@ def build_decoder(config: Any) -> MaelmDecoder | SharedDecoder | None:
             ffn_embed_dim=config.decoder_ffn_embed_dim,
             attention_heads=config.decoder_attention_heads,
             attention_backend=str(config.attention),
-            layer_norm_eps=config.layer_norm_eps,
-            modern=config.layer == "modern",
+            **EncoderOptions.of(config).of_layers,
             rotary_bases=bases,
         ),
         max_positions=None if config.share_decoder_positions or bases else config.max_positions,

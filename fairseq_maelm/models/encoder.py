@@ -7,14 +7,15 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Visibility
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.cpu.dropout import dropout
+from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.layer_modes import in_graphs
+from fairseq_maelm.modules.lm_head import embed_tokens_and_mask
 from fairseq_maelm.modules.output_positions import OutputPositions
-from fairseq_maelm.modules.token_embedding import embed_tokens_and_mask
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 
@@ -60,9 +61,8 @@ class MaelmEncoder(FairseqEncoder):
         layers: number of layers L.
         layer_config: settings of each layer. With rotary positions there is no table of position embeddings.
         max_positions: upper bound of positions, exclusive.
-        relative_buckets: "t5", "reference" or "none".
-        num_buckets: rows of the table of relative biases.
-        max_distance: distance beyond which all distances share a bucket.
+        buckets: of the relative bias: function "t5" or "reference", rows of the table, and the distance beyond which
+            all distances share a bucket; None without this bias.
     """
 
     def __init__(
@@ -71,9 +71,7 @@ class MaelmEncoder(FairseqEncoder):
         layers: int,
         layer_config: LayerConfig,
         max_positions: int,
-        relative_buckets: str,
-        num_buckets: int,
-        max_distance: int,
+        buckets: tuple[str, int, int] | None,
     ) -> None:
         super().__init__(dictionary)
         self.layer_config, self.longest = layer_config, max_positions
@@ -84,10 +82,8 @@ class MaelmEncoder(FairseqEncoder):
         )
         self.layernorm_embedding = layer_config.layer_norm(of_embeddings=True)
         self.relative_attention_bias: RelativePositionBias | None = None
-        if relative_buckets != "none":
-            self.relative_attention_bias = RelativePositionBias(
-                relative_buckets, num_buckets, max_distance, layer_config.attention_heads, max_positions
-            )
+        if buckets is not None:
+            self.relative_attention_bias = RelativePositionBias(*buckets, layer_config.attention_heads, max_positions)
         self.layers = nn.ModuleList(TransformerLayer(layer_config, number) for number in range(layers))
         self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else nn.Identity()
 
@@ -140,7 +136,7 @@ class MaelmEncoder(FairseqEncoder):
         ``states`` determine the dtype of rotations. Layers with local attention add their windows.
         """
         if self.relative_attention_bias is not None:
-            return self.relative_attention_bias.between(positions, lengths)
+            return AttentionContext(Tokens(positions), Visibility(lengths), self.relative_attention_bias())
         config = self.layer_config
         turns = rotations(positions, config.rotary_bases, config.head_dim, states)
         return AttentionContext(Tokens(positions, turns, self.longest), Visibility(lengths))
@@ -152,25 +148,11 @@ class MaelmEncoder(FairseqEncoder):
 
 def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:
     """Build the encoder of a complete configuration."""
+    options = EncoderOptions.of(config)
     layer_config = LayerConfig(
-        embed_dim=config.encoder_embed_dim,
-        ffn_embed_dim=config.encoder_ffn_embed_dim,
-        attention_heads=config.encoder_attention_heads,
+        **options.of_encoder_layers,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
         attention_backend=str(config.attention),
-        layer_norm_eps=config.layer_norm_eps,
-        modern=config.layer == "modern",
-        rotary_bases=(config.rotary_base, config.local_rotary_base) if config.positions == "rotary" else (),
-        local_attention=config.local_attention or None,
-        global_every=config.global_every,
     )
-    return MaelmEncoder(
-        dictionary,
-        layers=config.encoder_layers,
-        layer_config=layer_config,
-        max_positions=config.max_positions,
-        relative_buckets=config.relative_buckets,
-        num_buckets=config.relative_num_buckets,
-        max_distance=config.relative_max_distance,
-    )
+    return MaelmEncoder(dictionary, config.encoder_layers, layer_config, config.max_positions, options.buckets)

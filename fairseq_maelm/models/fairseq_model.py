@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from fairseq.models import FairseqEncoderModel
 from torch import Tensor, nn
 
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.checkpoints.fit import SETTINGS, fit_state_dict, model_settings, pack_settings, saved_settings
 from fairseq_maelm.models.encoder import MaelmEncoder
 from fairseq_maelm.modules.finetuning_heads import (
@@ -32,7 +33,7 @@ class FairseqTextModel(FairseqEncoderModel):
 
     def __init__(self, config: Any, encoder: MaelmEncoder) -> None:
         super().__init__(encoder)
-        self.config = config
+        self.config, self.options = config, EncoderOptions.of(config)
         self.precision = str(config.precision)
         self.classification_heads = nn.ModuleDict()
         # Whether loaded weights replace those of heads of the same name and size.
@@ -57,8 +58,8 @@ class FairseqTextModel(FairseqEncoderModel):
         _check_head(name, num_classes)
         width = self.config.encoder_embed_dim
         settings = width, inner_dim or width, num_classes, self.config.pooler_dropout, pooling
-        if self.config.layer == "modern":
-            self._add_head(name, ModernClassificationHead(*settings, self.config.layer_norm_eps))
+        if self.options.is_modern:
+            self._add_head(name, ModernClassificationHead(*settings, self.options.eps))
         else:
             self._add_head(name, ClassificationHead(*settings))
 
@@ -66,8 +67,8 @@ class FairseqTextModel(FairseqEncoderModel):
         """Add a head with random weights that scores every token; see ``TokenHead``."""
         _check_head(name, num_outputs)
         width = self.config.encoder_embed_dim
-        if self.config.layer == "modern":
-            self._add_head(name, ModernTokenHead(width, num_outputs, dropout, self.config.layer_norm_eps))
+        if self.options.is_modern:
+            self._add_head(name, ModernTokenHead(width, num_outputs, dropout, self.options.eps))
         else:
             self._add_head(name, TokenHead(width, num_outputs, dropout))
 

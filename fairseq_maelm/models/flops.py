@@ -20,6 +20,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
+
 
 class MatrixProduct(NamedTuple):
     """``batch`` independent products [rows, inner] x [inner, columns] of the forward pass.
@@ -97,15 +99,16 @@ class ModelShape:
     @classmethod
     def from_config(cls, config: Any, vocabulary_size: int) -> "ModelShape":
         """Return the shape of a complete ``MaelmModelConfig``, or of an object with its options as attributes."""
+        options = EncoderOptions.of(config)
         encoder, decoder = (
             StackShape(
                 getattr(config, f"{part}_layers"),
                 getattr(config, f"{part}_embed_dim"),
                 getattr(config, f"{part}_ffn_embed_dim"),
                 getattr(config, f"{part}_attention_heads"),
-                getattr(config, "layer", None) == "modern",
-                (getattr(config, "local_attention", 0) or None) if part == "encoder" else None,
-                getattr(config, "global_every", 3),
+                options.is_modern,
+                options.window if part == "encoder" else None,
+                options.global_every,
             )
             for part in ("encoder", "decoder")
         )

@@ -14,11 +14,11 @@ import torch
 from fairseq import tasks
 from torch import Tensor, nn
 
+from fairseq_maelm.architecture.families import FAMILIES
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.fit import build_with_heads
 from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.checkpoints.reader import read_checkpoint
-from fairseq_maelm.checkpoints.weight_names import FAMILIES
 from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.classification import find_head, labels_of_head, score_texts
 from fairseq_maelm.models.labels import Labels, Numbers, TextLabel, read_labels

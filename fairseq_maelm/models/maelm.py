@@ -6,21 +6,20 @@ from fairseq.data import Dictionary
 from fairseq.models import register_model
 from torch import Tensor
 
+from fairseq_maelm.architecture.checks import check_config, check_task
+from fairseq_maelm.architecture.config import MaelmModelConfig, complete_config
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.architectures import register_architectures
-from fairseq_maelm.models.checks import check_config, check_task
-from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.decoder import MaelmDecoder, SharedDecoder, reassemble
 from fairseq_maelm.models.decoder_variants import build_decoder
 from fairseq_maelm.models.encoder import EncoderOutput, build_encoder
 from fairseq_maelm.models.fairseq_model import FairseqTextModel
 from fairseq_maelm.modules.autocast import in_its_precision
 from fairseq_maelm.modules.finetuning_heads import ClassificationHead, pool
-from fairseq_maelm.modules.initialization import scale_outputs
+from fairseq_maelm.modules.initialization import mark_parameters, scale_outputs
 from fairseq_maelm.modules.layer_modes import execute
 from fairseq_maelm.modules.lm_head import MaskedTokenHead
 from fairseq_maelm.modules.output_positions import OutputPositions, first_positions, predicted_positions
-from fairseq_maelm.optim.parameter_groups import mark_parameters
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 
@@ -48,8 +47,7 @@ class MaelmModel(FairseqTextModel):
                 input_dim=width,
                 embed_dim=config.encoder_embed_dim,
                 vocabulary_size=len(dictionary),
-                layer_norm_eps=config.layer_norm_eps,
-                modern=config.layer == "modern",
+                **self.options.of_layers,
             )
         self.initialize(self)
         mark_parameters(self)

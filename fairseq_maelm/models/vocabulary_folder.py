@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
 

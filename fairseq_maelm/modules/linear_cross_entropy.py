@@ -234,14 +234,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def linear_log_probabilities(states: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
     """Compute ``F.log_softmax(F.linear(states, weight, bias), dim=-1).gather(1, target)`` without storing all logits.
 
-    Args:
-        states: <float>[M, D].
-        weight: <float>[V, D].
-        bias: <float>[V].
-        target: <int64>[M, K] in [0, V).
-
-    Returns:
-        <float32>[M, K], or <float64> from double precision; without gradients.
+    Of states <float>[M, D], with weight [V, D], bias [V] and target <int64>[M, K], return <float32>[M, K], or <float64>
+    from double precision; without gradients.
     """
     on_cpu = states.device.type == "cpu"
     precise = torch.promote_types(states.dtype, torch.float32)

@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.context import AttentionContext
-from fairseq_maelm.modules.attention.cross import CrossAttention, Memory
-from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
+from fairseq_maelm.modules.attention.layers import CrossAttention, LayerConfig, Memory, SelfAttention
 from fairseq_maelm.modules.autocast import LayerNorm
-from fairseq_maelm.modules.cpu.dropout import add_dropped
+from fairseq_maelm.modules.dropout import add_dropped
 from fairseq_maelm.modules.layer_modes import Layer, recomputed
 from fairseq_maelm.modules.output_positions import OutputPositions
 

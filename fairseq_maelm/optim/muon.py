@@ -7,19 +7,18 @@ then change as much as with AdamW, and --lr has the same meaning for all paramet
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
-from fairseq.optim import FairseqOptimizer, register_optimizer
+from fairseq.optim import register_optimizer
 from torch import Tensor
 
 from fairseq_maelm.modules.autocast import multiplies_bfloat16
-from fairseq_maelm.optim.adamw import AdamW, is_half
-from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
-from fairseq_maelm.optim.parameter_groups import HIDDEN, UNDECAYED, matrices_in
+from fairseq_maelm.modules.initialization import HIDDEN, UNDECAYED, matrices_in
+from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig, adamw, is_half
 from fairseq_maelm.options import option
 
 # A step of the Newton-Schulz iteration is a x + b x^3 + c x^5, with a, b, c of https://kellerjordan.github.io/posts/muon.
@@ -41,7 +40,7 @@ class MuonConfig(FusedAdamWConfig):
     )
 
 
-class MuonAdamW(AdamW):
+class MuonAdamW(torch.optim.Optimizer):
     """Muon for the hidden matrices that ``mark_parameters`` has marked, AdamW for all other parameters.
 
     The state of a hidden matrix is ``momentum_buffer`` <float32>, of the same shape. Updates of half-precision
@@ -51,28 +50,33 @@ class MuonAdamW(AdamW):
         params: the parameters.
         momentum: momentum of Muon, in [0, 1).
         lr_ratio: Muon's learning rate as a multiple of ``lr``.
-        adamw: settings of ``AdamW``; ``weight_decay`` is that of all matrices.
+        settings: those of ``adamw``; ``weight_decay`` is that of all matrices.
 
     Raises:
         ValueError: no parameter is a hidden matrix.
     """
 
-    supports_flat_params = False
-
     def __init__(
-        self, params: Iterable[Tensor], *, momentum: float = 0.95, lr_ratio: float = 1.0, **adamw: Any
+        self, params: Iterable[Tensor], *, momentum: float = 0.95, lr_ratio: float = 1.0, **settings: Any
     ) -> None:
-        super().__init__(_groups(params), **adamw)
-        for group in self.param_groups:
-            group.update(momentum=momentum, lr_ratio=lr_ratio)
+        groups = _groups(params)
+        self._adamw = adamw([group for group in groups if group["kind"] != HIDDEN], **settings)
+        super().__init__(groups, {**self._adamw.defaults, "momentum": momentum, "lr_ratio": lr_ratio})
 
-    def _update_group(self, group: dict[str, Any]) -> None:
-        if group["kind"] == HIDDEN:
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient; fairseq passes no ``closure``."""
+        hidden = [group for group in self.param_groups if group["kind"] == HIDDEN]
+        others = [group for group in self.param_groups if group["kind"] != HIDDEN]
+        # A state that was loaded is new. Decay is decided here, because fairseq gives all groups the same settings.
+        self._adamw.state = self.state
+        self._adamw.param_groups = [
+            {**group, "weight_decay": 0.0} if group["kind"] == UNDECAYED else group for group in others
+        ]
+        loss: float | None = self._adamw.step(closure)
+        for group in hidden:
             self._update_hidden(group)
-        elif group["kind"] == UNDECAYED:
-            super()._update_group({**group, "weight_decay": 0.0})
-        else:
-            super()._update_group(group)
+        return loss
 
     def _update_hidden(self, group: dict[str, Any]) -> None:
         """Update the hidden matrices in batches of equal shape."""
@@ -155,15 +159,13 @@ class FairseqMuon(FusedAdamW):
     It works in fp32, with --fp16 --fp16-no-flatten-grads, and with --memory-efficient-fp16.
     """
 
-    optimizer_class = MuonAdamW
+    make_optimizer = MuonAdamW
     options = MuonConfig
+    entries = (*FusedAdamW.entries, {"momentum_buffer"})
+    supports_flat_params = False
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
         """The optimizer's settings, with the names that they have in a checkpoint."""
         own = {"momentum": self.cfg.muon_momentum, "lr_ratio": self.cfg.muon_lr_ratio}
         return {**super().optimizer_config, **own}
-
-    def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
-        """Load the state of this optimizer."""
-        FairseqOptimizer.load_state_dict(self, state_dict, optimizer_overrides)

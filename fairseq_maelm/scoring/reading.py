@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from fairseq_maelm.files.fasta import fasta_records
 from fairseq_maelm.files.kinds import FASTA, JSON_LINES, TEXT, TSV, kind_of
-from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, text_field, uncompressed_name
+from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record, uncompressed_name
 from fairseq_maelm.options import UsageError
-from fairseq_maelm.text.cleaning import clean_text
+from fairseq_maelm.text.cleaning import clean_text, text_field
 
 METHODS = ("original", "within_word_l2r")  # values of --method; see ``likelihood``
 # The sentences of a minimal pair, in this order.
@@ -31,12 +31,7 @@ class Item(NamedTuple):
 
 
 def input_files(paths: Sequence[Path]) -> list[Path]:
-    """Replace each folder by its .jsonl files, sorted by name.
-
-    Raises:
-        UsageError: a folder has no .jsonl file, two files have the same name, or pairs and sentences are mixed.
-        CorpusError: a file has the suffix of a table or of a format that is not read.
-    """
+    """Replace each folder by its .jsonl files, sorted by name; refuse equal names, and sentences mixed with pairs."""
     files: list[Path] = []
     for path in paths:
         found = [path]
@@ -56,15 +51,7 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_items(files: Sequence[Path], first: int | None = None) -> list[Item]:
-    """Read the sentences of files; the two sentences of a pair are adjacent.
-
-    Args:
-        files: files from ``input_files``.
-        first: maximum number of sentences or pairs to read from each file; None for all.
-
-    Raises:
-        ValueError: a file is empty, damaged or not UTF-8, or lacks a field; the message names file and line.
-    """
+    """Read at most ``first`` sentences or pairs of each file; the two sentences of a pair are adjacent."""
     items = []
     for path in files:
         kind, lines = _kind(path), numbered_lines(path, blank=False)

@@ -11,12 +11,12 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import II
 
+from fairseq_maelm.architecture.encoder_options import SIZES
 from fairseq_maelm.fairseq_fixes import mend_fairseq
 from fairseq_maelm.fairseq_fixes.batches import TaskOnUnevenRanks
-from fairseq_maelm.fairseq_fixes.stopping import running_trainer
-from fairseq_maelm.launch.setup_files import VOCABULARY_FILES
+from fairseq_maelm.launch.progress import running_trainer
+from fairseq_maelm.launch.run_record import VOCABULARY_FILES
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.modules.layer_modes import prepares_shapes
 from fairseq_maelm.options import check_options
 

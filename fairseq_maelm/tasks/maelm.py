@@ -11,28 +11,29 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.tasks import register_task
 
+from fairseq_maelm.architecture.checks import check_view, warn_of_a_deep_decoder
 from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import TokenBlocks, shard_files, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.data.mixing import MixedBlockDataset
-from fairseq_maelm.data.schedule import Schedule, ScheduledBatches
-from fairseq_maelm.fairseq_fixes.stopping import running_trainer, stop_training
-from fairseq_maelm.models.checks import check_view, warn_of_a_deep_decoder
+from fairseq_maelm.data.schedule import Schedule
+from fairseq_maelm.fairseq_fixes.private import ScheduledBatches
+from fairseq_maelm.launch.progress import running_trainer
 from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.tasks.config import MaelmTaskConfig
 from fairseq_maelm.tasks.encoder_task import EncoderTask
-from fairseq_maelm.tasks.general_loss_bound import GENERAL, check_part, excess, log_start, measure_start, start
+from fairseq_maelm.tasks.general_text import GeneralText
 from fairseq_maelm.text.dictionary import (
     MASK,
+    WordRule,
     check_shards,
     load_dictionary,
     log_frequencies,
     real_tokens,
     special_tokens,
+    word_rule,
 )
-from fairseq_maelm.text.words import WordRule, word_rule
 
 logger = logging.getLogger(__name__)
 
@@ -74,13 +75,10 @@ class MaelmTask(EncoderTask):
         rate = cfg.valid_mask_prob or cfg.mask_prob_end or cfg.mask_prob
         # All predicted tokens are hidden, as in MAE-LM: a loss on tokens that BERT's masking shows would be lower.
         self.validation_scheme = replace(self.scheme, mask_prob=rate, leave_unmasked_prob=0.0, random_token_prob=0.0)
-        if cfg.general_data is None and (cfg.general_ratio or cfg.general_loss_bound is not None):
-            raise ValueError("--general-ratio and --general-loss-bound need --general-data")
+        self.general = GeneralText(self)
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Set by build_model, which fairseq calls before it loads any data.
         self.predicts_all = False
-        # Paths of a shard -> number of tokens in its blocks.
-        self._tokens: dict[tuple[str, ...], int] = {}
         # The dataset last requested by fairseq: it does not tell ``post_validate`` which dataset it validated.
         self._read: Any = None
 
@@ -120,40 +118,18 @@ class MaelmTask(EncoderTask):
 
         General text from --general-data is added to the training split, and forms the validation split ``general``.
         """
-        if split == GENERAL and self.cfg.general_data is not None:
-            # Only the first shard has a valid split.
-            first = split_files(self._general_folders()[0], "valid", combine=False)
-            return self.dataset_of(split, first, MaskedBlockDataset, training=False)
+        if self.general.is_split(split):
+            return self.dataset_of(split, self.general.validation_files(), MaskedBlockDataset, training=False)
         folders = utils.split_paths(self.cfg.data)
         paths = shard_files(folders, split, epoch, combine) if training else split_files(folders[0], split, combine)
-        if not (training and self.cfg.general_ratio):
-            return self.dataset_of(split, paths, MaskedBlockDataset, training)
-        # Every epoch chooses blocks from all shards of the general text.
-        general = [path for folder in self._general_folders() for path in split_files(folder, "train", combine)]
-        mixed = self.dataset_of(split, [*paths, *general], MixedBlockDataset, training)
-        domain_blocks = mixed.blocks.blocks_of_files(len(paths))
-        self._tokens[tuple(paths)] = int(mixed.blocks.sizes[:domain_blocks].sum(dtype=np.int64))
-        earlier = [shard_files(folders, split, number, combine) for number in range(1, min(epoch, len(folders)) + 1)]
-        mixed.mix(domain_blocks, [self._tokens_of(shard) for shard in earlier], self.cfg.general_ratio)
-        counts = f"{mixed.domain_blocks:,}", f"{mixed.general_blocks[(epoch - 1) % len(mixed.general_blocks)]:,}"
-        logger.info("an epoch takes %s blocks of the domain and %s of the general text", *counts)
-        return mixed
+        if training and self.cfg.general_ratio:
+            return self.general.mixed(split, paths, epoch, combine)
+        return self.dataset_of(split, paths, MaskedBlockDataset, training)
 
-    def _tokens_of(self, paths: list[str]) -> int:
-        """Return the number of tokens in the blocks of a shard; a resumed run has not opened the earlier ones."""
-        known = tuple(paths)
-        if known not in self._tokens:
-            self._tokens[known] = int(self._blocks_of(paths).sizes.sum(dtype=np.int64))
-        return self._tokens[known]
-
-    def _blocks_of(self, paths: list[str]) -> TokenBlocks:
+    def blocks_of(self, paths: list[str]) -> TokenBlocks:
+        """Cut the text of files, given without suffixes, into blocks."""
         mode = str(self.cfg.sample_break_mode)
         return TokenBlocks(paths, mode, self.cfg.tokens_per_sample, self.dictionary.bos())
-
-    def _general_folders(self) -> list[str]:
-        folders: list[str] = utils.split_paths(self.cfg.general_data)
-        check_shards([utils.split_paths(self.cfg.data)[0], *folders])
-        return folders
 
     def dataset_of(self, split: str, paths: list[str], kind: type[_Blocks], training: bool) -> _Blocks:
         """Make a split's dataset from its file paths without suffixes; in training, each epoch has new masks.
@@ -161,7 +137,7 @@ class MaelmTask(EncoderTask):
         Raises:
             ValueError: the files contain tokens that are not in the dictionary.
         """
-        blocks = self._blocks_of(paths)
+        blocks = self.blocks_of(paths)
         blocks.check_tokens(self.mask_index)
         logger.info("%s: %s blocks of %s tokens", split, f"{len(blocks):,}", f"{blocks.sizes.sum():,}")
         return kind(
@@ -186,22 +162,8 @@ class MaelmTask(EncoderTask):
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Measure the losses of adaptation before the first update; called on all ranks."""
         super().begin_epoch(epoch, model)
-        trainer, bound = running_trainer(), self.cfg.general_loss_bound
-        if bound is not None and GENERAL not in self.datasets:
-            raise ValueError(
-                "--general-loss-bound needs the validation set 'general': give --valid-subset valid,general"
-            )
-        if bound is not None and start() is None:
-            measure_start(trainer, bound)
-        elif bound is not None:
-            check_part(trainer)
-        log_start(trainer)
+        self.general.begin()
 
     def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
         """Stop if the general loss is above its bound; called by fairseq after each validation set."""
-        bound = self.cfg.general_loss_bound
-        if bound is None or self._read is not self.datasets.get(GENERAL):
-            return
-        reason = excess(float(stats["loss"]), bound, running_trainer())
-        if reason is not None:
-            stop_training(reason)
+        self.general.check(self._read, float(stats["loss"]))

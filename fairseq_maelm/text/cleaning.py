@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from fairseq_maelm.files.atomic import CorpusError
 
@@ -57,6 +58,11 @@ def checked_text(text: object, what: str = "the text") -> str:
     except UnicodeEncodeError as error:
         raise CorpusError(f"{what} holds half of a surrogate pair, which is not a character") from error
     return text
+
+
+def text_field(record: Mapping[str, Any], name: str, place: str) -> str:
+    """Return a text field of a record; for other values, raise a CorpusError that names file and line."""
+    return checked_text(record[name], f"{place}: the field {name!r}")
 
 
 def checked_texts(texts: object, what: str = "texts") -> list[str]:

@@ -10,6 +10,7 @@ from functools import cache
 from itertools import chain, groupby, islice, pairwise
 from typing import Any, NamedTuple
 
+from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.tokenizer_file import encode_text
 from fairseq_maelm.text.vocabulary import UNKNOWN
 
@@ -101,13 +102,21 @@ class Cutter:
         for (raw, word, offsets), group in groupby(rows, lambda row: (self._is_raw(row[0]), row[1], row[2])):
             names, part = tuple(token for token, *_ in group), text[slice(*offsets)].strip()
             normalizer = self.tokenizer.normalizer if raw else None
-            written = "".join(filter(_is_word, normalizer.normalize_str(part) if normalizer else part))
-            if not raw or not written:
+            # A normalizer may mark the word's start.
+            written = normalizer.normalize_str(part).strip(f"{WORD_START}\n ") if normalizer else part
+            if not raw or not any(map(_is_word, written)) or (self.whole and not _is_word(written)):
                 yield from ((name, word, part) for name in names)
                 continue
             for letter in [written] if self.whole else written:
-                self.letters[letter] = names if _BYTE.fullmatch(names[0]) else (self.unknown,)
-                yield letter, word, letter
+                if _is_word(letter):
+                    self.letters[letter] = names if _BYTE.fullmatch(names[0]) else (self.unknown,)
+                yield letter if _is_word(letter) else self.unknown, word, letter
+
+    def can_add(self, word: str) -> bool:
+        """Return whether all characters of a word have a token or can get one, and it is no special token."""
+        special = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}
+        tokens = (token for token, *_ in self._tokens(f" {word}"))
+        return word not in special and all(token in self.known or token in self.letters for token in tokens)
 
     def whole_word(self, word: str) -> NewPiece | None:
         """Return the token that a WordPiece gets for a word; None if it has one."""
@@ -139,15 +148,12 @@ def _is_word(part: str) -> bool:
 def find_pieces(
     counts: WordCounts, cutter: Cutter, most: int, taken: Iterable[str] = (), listed: Sequence[str] = ()
 ) -> list[NewPiece]:
-    """Return the pieces of a text that save most tokens, best first, after those of listed words.
+    """Return the pieces of a text that save most tokens, best first, after those of ``listed`` words, however rare.
 
-    Args:
-        counts: the words of the text, which ``cutter`` has cut.
-        cutter: cuts the listed words too.
-        most: the number of pieces, unless the listed words need more.
-        taken: the names of tokens that a pair must not have.
-        listed: words that become tokens however rare they are.
+    ``cutter`` has cut the words ``counts``. There are at most ``most`` pieces, unless the listed words need more; none
+    is named as a token in ``taken``.
     """
+    listed = [word for word in listed if cutter.can_add(word)]
     if cutter.whole:
         of_list = filter(None, (cutter.whole_word(word) for word in listed))
         found = {piece.name: piece for piece in of_list}

@@ -9,10 +9,9 @@ from sentencepiece import SentencePieceProcessor
 
 from fairseq_maelm.files.atomic import read_regular
 from fairseq_maelm.text.cleaning import clean_text
-from fairseq_maelm.text.imported import TokenizerEncoder
 from fairseq_maelm.text.tokenizer_file import encode_text
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
-from fairseq_maelm.text.vocabulary import FairseqEncoder, load_sentencepiece
+from fairseq_maelm.text.vocabulary import FairseqEncoder, TokenizerEncoder, load_sentencepiece
 
 # A serialized protocol buffer that sets the normalizer's add_dummy_prefix and remove_extra_whitespaces to false.
 # Appending it to a serialized model overrides these fields, without a protocol buffer library.

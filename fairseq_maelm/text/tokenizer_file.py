@@ -23,14 +23,10 @@ _STEPS = ("normalizer", "pre_tokenizer", "decoder")
 
 
 def open_tokenizer_file(path: Path, roles: Container[int] | None = None) -> Any:
-    """Open a file as a ``tokenizers.Tokenizer``.
+    """Open a file as a ``tokenizers.Tokenizer``; a CorpusError says why it is none, or unsafe.
 
     With ``roles``, the ids of special symbols, all other special tokens except that for unknown text become ordinary
     added tokens: ``encode_special_tokens`` then reads the spelling of roles as text, and only theirs.
-
-    Raises:
-        CorpusError: the file is not a tokenizer, could multiply text or search endlessly, or the package tokenizers is
-            missing.
     """
     try:
         from tokenizers import Tokenizer

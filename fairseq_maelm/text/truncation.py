@@ -39,11 +39,7 @@ def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
 def truncate(
     sentences: Sequence[Tokens], max_positions: int, separators: int = SEPARATORS
 ) -> tuple[list[Tokens], bool]:
-    """Truncate sentences <int>[tokens] to ``max_positions`` in total, special tokens included; keep each final </s>.
-
-    Returns:
-        the sentences, and whether anything was cut.
-    """
+    """Cut sentences <int>[tokens], but no final </s>, to ``max_positions`` in total; return whether any was cut."""
     lengths = [len(sentence) - 1 for sentence in sentences]
     kept = shortened_lengths(lengths, max_positions - special_tokens(len(sentences), separators))
     if kept == lengths:

@@ -36,16 +36,9 @@ class Encoded:
 
 
 def check_known(encoder: Any, what: object, allowed: bool, encoded: Encoded | None = None) -> None:
-    """Warn about texts with more than 5 % unknown tokens, and stop above half unless that is ``allowed``.
+    """Warn about texts with more than 5 % unknown tokens; stop above half of at least 20 unless that is ``allowed``.
 
-    Args:
-        encoder: the ``TextEncoder``.
-        what: the texts, for the message.
-        allowed: whether to go on, with a warning.
-        encoded: the counts; by default of all texts that this encoder has encoded since the last check.
-
-    Raises:
-        CorpusError: more than half of at least 20 tokens are unknown, and this is not allowed.
+    ``what`` names the texts; ``encoded`` are the counts, by default of what the encoder encoded since the last check.
     """
     # The examples are encoded again, which is not to be counted.
     counted, encoder.encoded = encoder.encoded, Encoded()

@@ -18,10 +18,10 @@ import study  # first, because it finds the package
 from table_2 import write
 from variants import ROWS, row_options, same_rows
 
+from fairseq_maelm.architecture.encoder_options import SIZES
 from fairseq_maelm.launch.command_line import number_if_it_is_one, words_of
 from fairseq_maelm.launch.machine import add_precision, machine_of
 from fairseq_maelm.launch.recipes import check_name
-from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.options import CommandParser, UsageError, named, number, refuse_repeated
 from fairseq_maelm.sweep.folder import data_fingerprint, sweep_folder
 from fairseq_maelm.sweep.log import best_validation

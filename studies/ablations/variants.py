@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.architecture.encoder_options import SIZES
 
 # Head sizes are multiples of this: the fast attention kernels of GPUs want it.
 HEAD_SIZE_MULTIPLE = 8

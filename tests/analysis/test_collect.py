@@ -10,8 +10,7 @@ import torch
 from support import dictionary_of, model_of, random_sequences
 
 from fairseq_maelm.analysis.analysis_settings import AnalysisSettings
-from fairseq_maelm.analysis.checkpoints import Vocabulary
-from fairseq_maelm.analysis.collect import TextBlocks, choose_blocks, collect, condition_input, model_inputs
+from fairseq_maelm.analysis.collect import TextBlocks, Vocabulary, choose_blocks, collect, condition_input, model_inputs
 from fairseq_maelm.data.masking import MaskDraw
 from fairseq_maelm.text.dictionary import special_tokens
 

@@ -20,9 +20,9 @@ from training_step.products import BareProducts
 from training_step.report import report
 from training_step.settings import Settings
 
-from fairseq_maelm.models.config import complete_config
+from fairseq_maelm.architecture.config import complete_config
+from fairseq_maelm.architecture.encoder_options import SIZES as ARCHITECTURES
 from fairseq_maelm.models.flops import ModelShape
-from fairseq_maelm.models.sizes import SIZES as ARCHITECTURES
 
 SETTINGS = Settings("tiny", 2, 32, 64, 4, 1, 16, 2, 0.25, 0.1, "fp32", "cpu", 1, 0)
 SIZES = {"vocabulary": 50, "visible": 12, "predicted": 4}

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from fairseq_maelm.fairseq_fixes import mend_fairseq
-from fairseq_maelm.fairseq_fixes.patches import PATCHES, changes
+from fairseq_maelm.fairseq_fixes import PATCHES, changes, mend_fairseq
 
 from .sources import PACKAGE
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairseq_maelm.data import schedule
 from fairseq_maelm.optim import muon
 from fairseq_maelm.tasks import finetuning as task
 
@@ -92,10 +91,10 @@ def test_the_rule_can_tell() -> None:
 
 def test_no_class_overrides_a_private_method_of_fairseq() -> None:
     checked = 0
-    for module in (schedule, task, muon):
+    for module in (task, muon):
         for _, cls in inspect.getmembers(module, inspect.isclass):
             theirs = {name for base in cls.__mro__ if base.__module__.startswith("fairseq.") for name in vars(base)}
             if theirs and cls.__module__ == module.__name__:
                 checked += 1
                 assert not theirs & set(filter(is_private, vars(cls))) - {"_abc_impl"}, cls
-    assert checked > 2
+    assert checked > 1

@@ -13,7 +13,7 @@ import pytest
 from sweep.programs import is_running, wait_until
 
 from fairseq_maelm.corpus import prepare, steps
-from fairseq_maelm.corpus.workers import ordered_map
+from fairseq_maelm.corpus.steps import ordered_map
 
 from .texts import contents, make_documents, settings_for, write_text
 

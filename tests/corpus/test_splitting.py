@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.corpus import splitting
-from fairseq_maelm.corpus.splitting import draw_split, random_keys
+from fairseq_maelm.corpus import encoding
+from fairseq_maelm.corpus.encoding import draw_split, random_keys
 
 
 @given(st.integers(1, 300), st.data(), st.integers(0, 10**9), st.integers(1, 8))
@@ -19,7 +19,7 @@ def test_exactly_the_wanted_number_is_held_out(documents: int, data: st.DataObje
 
 def test_the_threshold_is_found_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = draw_split(10_000, 137, 3, seed=5)
-    monkeypatch.setattr(splitting, "_BLOCK", 64)
+    monkeypatch.setattr(encoding, "_BLOCK", 64)
     assert draw_split(10_000, 137, 3, seed=5) == at_once
 
 

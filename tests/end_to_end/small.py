@@ -18,7 +18,7 @@ import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 
 from end_to_end.toy import TINY_TRAINING, command_environment, resolve, train_log
-from fairseq_maelm.launch.start import LOCK_FILE
+from fairseq_maelm.launch.save_folder import LOCK_FILE
 
 # The end-of-sentence symbol alone stands between documents.
 BLANK_LINE = torch.tensor([2])

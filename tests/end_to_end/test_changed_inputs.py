@@ -1,5 +1,6 @@
 """A run is continued on the data and from the checkpoint that it began with, wherever they are, and on no others."""
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ import torch
 
 from end_to_end.small import LAST, UPDATES, contents, cut, narrow, refusals, training
 from end_to_end.toy import TOPICS, run, sentence
+from fairseq_maelm.launch.run_record import RUN_FILE
 
 
 def prepare(data: Path, folder: Path, labels: list[str]) -> Path:
@@ -59,11 +61,16 @@ def test_fairseq_train_refuses_another_text(toy_data, data, finished, tmp_path):
     run(narrow(other, folder, "--reset-dataloader", updates=16))
     [line] = refusals(run(narrow(data, folder, updates=18), check=False))
     assert "train.bin" in line
-    # Checkpoints of earlier versions have no record.
+    # Version 0.3 recorded the inputs in its checkpoints, and older ones nowhere.
+    inputs = json.loads((folder / RUN_FILE).read_text())["inputs"]
+    (folder / RUN_FILE).unlink()
     state = torch.load(folder / LAST)
-    del state["task_state"]["inputs"]
+    torch.save({**state, "task_state": {"inputs": inputs}}, folder / LAST)
+    [line] = refusals(run(narrow(data, folder, updates=18), check=False))
+    assert "train.bin" in line
     torch.save(state, folder / LAST)
     run(narrow(data, folder, updates=18))
+    assert json.loads((folder / RUN_FILE).read_text())["inputs"] != inputs
 
 
 def test_general_text_counts_too(toy_data, data, tmp_path):

@@ -111,7 +111,7 @@ def test_classification(topics, pretrained, tmp_path):
         output = tmp_path / f"{given.name}.predicted"
         command = ["maelm", "predict", given, "--checkpoint", tmp_path / "checkpoint_best.pt", "--vocabulary", topics]
         said = run([*command, "--output", output, "--device", "cpu"])
-        assert round(json.loads(said.splitlines()[-1])["accuracy"], 1) == max(accuracies)
+        assert round(json.loads(said.splitlines()[-1].partition("metrics: ")[2])["accuracy"], 1) == max(accuracies)
         rows = [row.split("\t") for row in output.read_text(encoding="utf-8").splitlines()]
         assert rows[0][:2] == ["label", "probability"] and [row[0] for row in rows[1:]] == predicted
         found = torch.tensor([[float(cell) for cell in row[2 : 2 + logits.shape[1]]] for row in rows[1:]])

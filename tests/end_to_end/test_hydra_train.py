@@ -5,7 +5,7 @@ import torch
 from omegaconf import OmegaConf
 
 from end_to_end.toy import USER_DIR, run, train_log
-from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.architecture.encoder_options import SIZES
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 
 ALONE = """

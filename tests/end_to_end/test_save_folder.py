@@ -27,7 +27,7 @@ from end_to_end.small import (
 )
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import run, train_log
-from fairseq_maelm.launch.start import LOCK_FILE
+from fairseq_maelm.launch.save_folder import LOCK_FILE
 
 
 def test_a_second_run_is_told_who_has_the_folder(data, tmp_path):

@@ -10,13 +10,13 @@ from support import model_of
 from fairseq_maelm.interop.compare_outputs import (
     PAD,
     Agreement,
+    DoublePrecision,
     agreements,
     compare_tokens,
     comparison_batches,
     differences,
     inside,
 )
-from fairseq_maelm.interop.double_precision import DoublePrecision
 from fairseq_maelm.interop.importing.huggingface_vocabulary import encode_of, texts_of_tokens
 
 

@@ -26,9 +26,16 @@ from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
 from fairseq_maelm.text.cleaning import clean_text
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.new_pieces import Run, WordCounts, count_words, find_pieces
-from fairseq_maelm.text.vocabulary import MODEL_FILE, UNKNOWN, TextEncoder, dictionary_text, load_sentencepiece
+from fairseq_maelm.text.vocabulary import (
+    MODEL_FILE,
+    UNKNOWN,
+    TextEncoder,
+    dictionary_text,
+    load_sentencepiece,
+    open_encoder,
+)
 
 from .importing import sources
 from .importing.sources import transformers
@@ -251,6 +258,11 @@ def test_compounds_and_scripts_without_spaces(tmp_path: Path, make: str, text: l
     assert not {"<unk>", "[UNK]"} & {token for line in text for token in tokenizer.encode(f" {line[:-1]}").tokens}
 
 
+def _new_names(base: Path, extended: Path) -> list[str]:
+    old, new = (load_dictionary(str(folder)).symbols for folder in (base, extended))
+    return [name for name in new if name not in old]
+
+
 @pytest.mark.parametrize("make", ["bert", "modernbert", "sentencepiece", "unigram"])
 def test_listed_words_are_tokens(tmp_path: Path, make: str, caplog: pytest.LogCaptureFixture) -> None:
     """Words that are rare or not in the text at all; what cannot be one token is said."""
@@ -262,6 +274,16 @@ def test_listed_words_are_tokens(tmp_path: Path, make: str, caplog: pytest.LogCa
     assert [len(tokens) - 1 for tokens in encoder.encode([f" {word}" for word in listed])] == [1] * 4
     assert (done.used == len(done.new)) == (make == "bert") and done.words == []
     assert "no single token" not in caplog.text
+    # A sign without a token is no part of a new token, which would hide other signs.
+    bad = [] if make == "modernbert" else ["foo☃bar", "☃"]
+    (tmp_path / "words.txt").write_text("\n".join([*bad, "</s>", "[MASK]", "<mask>", "apoptosis"]), encoding="utf-8")
+    extend(base, [tmp_path / "text.txt"], 3, tmp_path / "signs", words=tmp_path / "words.txt")
+    signs = open_encoder(tmp_path / "signs")
+    assert not any("<unk>" in name or "[UNK]" in name for name in _new_names(base.parent, tmp_path / "signs"))
+    assert all(word in caplog.text for word in bad)
+    old = open_encoder(base.parent)
+    for text in (" foobar", " ☃", " foo♥bar"):
+        assert signs.encode([text])[0].tolist()[:-1] == old.encode([text])[0].tolist()[:-1]
     (tmp_path / "words.txt").write_text("two words")
     with pytest.raises(CorpusError, match=r"words.txt:1 has 2 words: write each on its own line"):
         extend(base, [tmp_path / "text.txt"], 3, tmp_path / "other", words=tmp_path / "words.txt")

@@ -5,23 +5,29 @@ import json
 import shlex
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
+from support import logging_kept
 
+from fairseq_maelm import cli
+from fairseq_maelm.checkpoints import reader
+from fairseq_maelm.commands import finetune
 from fairseq_maelm.commands.finetune import default_recipe
 from fairseq_maelm.data.batches import BatchDataset
-from fairseq_maelm.launch import finetuning
+from fairseq_maelm.launch import command_line, finetuning
+from fairseq_maelm.launch.command_line import configuration_of
 from fairseq_maelm.launch.finetuning import (
     Counted,
     Encoder,
     count_updates,
     rate_for_width,
+    run_command,
     run_options,
-    run_words,
     train_words,
 )
 from fairseq_maelm.launch.machine import Machine
@@ -83,21 +89,53 @@ def command(monkeypatch: pytest.MonkeyPatch, gpus: int = 1, recipe: Path | None 
     """The command of ``maelm finetune`` for an encoder of width 384, as text; 10 updates make an epoch."""
     narrow = Encoder({"arch": "maelm", "encoder-embed-dim": 384, "max-positions": 512}, {}, vocabulary=5)
     monkeypatch.setattr(finetuning, "read_encoder", lambda checkpoint: narrow)
-    monkeypatch.setattr(finetuning, "configuration_of", lambda words: OmegaConf.create({"task": None}))
+    monkeypatch.setattr(finetuning, "parsed_command", lambda *unused: OmegaConf.create({"task": None}))
+    monkeypatch.setattr(finetuning, "set_options", lambda *unused: None)
     monkeypatch.setattr(finetuning, "count_updates", lambda config, sizes, _: Counted(0, {sizes[0]: 10}))
     names = ("lr", "epochs", "batch_size", "warm_up", "metric", "patience", "class_weights", "pooling")
     args = argparse.Namespace(**{**dict.fromkeys(names), "seed": 1, "fairseq_options": [], "recipe": recipe, **given})
     args.task, args.output, args.checkpoint = Path("task"), Path("run"), Path("base.pt")
-    return shlex.join(run_words(args, read_recipe(Path("squad"), FineTuningRecipe), Machine(gpus, "fp32")))
+    return shlex.join(run_command(args, read_recipe(Path("squad"), FineTuningRecipe), Machine(gpus, "fp32"))[0])
 
 
 def test_options_of_the_command_replace_the_recipe_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "--lr 0.00012 --max-epoch 2 --max-update 20 --total-num-update 20 --warmup-updates 2" in command(monkeypatch)
-    assert "--lr 3e-05 --max-epoch 2" in command(monkeypatch, recipe=Path("squad"))
-    assert "--lr 1.0 --max-epoch 3 --max-update 30" in command(monkeypatch, lr=1.0, epochs=3)
-    assert "--finetune-from-model base.pt --seed 1 --patience 3 --batch-size 4" in command(monkeypatch, 4, patience=3)
+    found = command(monkeypatch)
+    assert "--lr 0.00012 " in found
+    assert "--max-epoch 2 --max-update 20 --total-num-update 20 --warmup-updates 2 --batch-size" in found
+    assert "--lr 3e-05 " in command(monkeypatch, recipe=Path("squad"))
+    found = command(monkeypatch, 4, lr=1.0, epochs=3, patience=3)
+    assert "--lr 1.0 --finetune-from-model base.pt --seed 1 --patience 3" in found
+    assert "--max-epoch 3 --max-update 30" in found and found.endswith("--batch-size 4")
     with pytest.raises(UsageError, match="--batch-size 6 must be a multiple of --gpus 4"):
         command(monkeypatch, 4, batch_size=6)
+
+
+@pytest.mark.parametrize("more", [[], ["--update-freq", "2", "--validate-interval", "1", "--batch-size-valid", "3"]])
+def test_a_command_is_parsed_once_and_its_checkpoint_is_read_once(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (f"The sailor sails {number}.\tsea\nThe cook cooks {number}.\tland\n" for number in range(20))
+    (tmp_path / "table.tsv").write_text("".join(rows))
+    table, task, name = str(tmp_path / "table.tsv"), str(tmp_path / "task"), "maelm-english-14m-uncased"
+    calls = dict[str, mock.Mock]()
+    for module, called in ((command_line, "parse_training"), (reader, "read_checkpoint")):
+        counted = mock.Mock(side_effect=getattr(module, called))
+        monkeypatch.setattr(module, called, counted)
+        calls[called] = counted
+    monkeypatch.setattr(reader, "_described", {})
+    started: list[Any] = []
+    monkeypatch.setattr(finetune, "start_training", lambda *args: started.extend(args))
+    with logging_kept():
+        cli.main(["prepare", "sentences", "--train", table, "--valid", table, "--vocabulary", name, "--output", task])
+        words = ["--checkpoint", name, "--output", str(tmp_path / "run"), "--gpus", "0", "--dry-run"]
+        cli.main(["finetune", task, *words, *(["--", *more] if more else [])])
+    # To see what the user's own options change, the command is parsed without them, too.
+    assert calls["parse_training"].call_count == (2 if more else 1) and calls["read_checkpoint"].call_count == 1
+    words, found = started[:2]
+    expected = configuration_of(words[1:])
+    assert found.keys() == expected.keys() and found.optimization.max_update > 0 and found.task.mix_start
+    sections = (OmegaConf.to_container(each, resolve=True, enum_to_str=True) for each in (found, expected))
+    assert next(sections) == next(sections)
 
 
 def test_sizes_are_named_where_they_are_not_taken_over() -> None:

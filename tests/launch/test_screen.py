@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,19 @@ def test_a_run_that_is_refused_leaves_no_log(toy_data: Path, tmp_path: Path) -> 
     assert "logs no f2, but" in output.splitlines()[-1] and not (tmp_path / "run" / LOG_FILE).exists()
 
 
+# What fairseq calls in the process that it starts for a GPU.
+RANK = """
+from fairseq_cli import train
+from fairseq_maelm.fairseq_fixes import processes
+processes._start = lambda number, main, cfg, kwargs: main()
+processes.start_rank(0, train.cli_main, None, {})
+"""
+
+
 def test_a_process_that_fairseq_starts_for_a_gpu_shows_its_training_too(toy_data: Path, tmp_path: Path) -> None:
     settings = json.dumps([str(tmp_path / LOG_FILE), {"max_update": 1}])
-    command = [*training(cut(toy_data, tmp_path / "data", lines=4), tmp_path / "run", *NARROW), "--max-update", 1]
-    output = run(command, environment={screen._FOR_RANKS: settings})
+    words = [*training(cut(toy_data, tmp_path / "data", lines=4), tmp_path / "run", *NARROW), "--max-update", 1]
+    output = run([sys.executable, "-c", RANK, *words[1:]], environment={screen._FOR_RANKS: settings})
     assert "train_inner" not in output
     assert len(losses((tmp_path / LOG_FILE).read_text(encoding="utf-8"))) == 1
 

@@ -11,15 +11,12 @@ import pytest
 import torch
 from end_to_end.small import LAST, contents, results, start, wait_until
 from end_to_end.toy import run
-from fairseq.optim.lr_scheduler import LR_SCHEDULER_DATACLASS_REGISTRY
-from omegaconf import OmegaConf
 
 import fairseq_maelm
 from fairseq_maelm import cli
-from fairseq_maelm.launch.last_update import ends_of, has_ended, jump
 from fairseq_maelm.launch.pretraining import parse_change
-from fairseq_maelm.launch.start import LOCK_FILE
-from fairseq_maelm.launch.training import _refuse_another_run, after_interrupt, different_settings
+from fairseq_maelm.launch.save_folder import LOCK_FILE
+from fairseq_maelm.launch.training import _refuse_another_run, after_interrupt
 
 
 def pretrain(data: Path, folder: Path, *more: Any, lr: float = 1e-3, updates: int = 3, check: bool = True) -> str:
@@ -86,136 +83,9 @@ def test_a_notebook_that_is_killed_ends_its_training(toy_data: Path, tmp_path: P
 
 def test_a_checkpoint_with_a_flat_list_of_options_is_refused_with_the_reason(tmp_path: Path) -> None:
     options = argparse.Namespace(task="maelm", arch="maelm_tiny", update_freq=[1])
-    sections = {**configuration(), "checkpoint": {"finetune_from_model": None}}
     torch.save({"args": options, "cfg": None, "model": {"weight": torch.zeros(1)}}, tmp_path / LAST)
-    with pytest.raises(
-        ValueError,
-        match="whose settings cannot be compared with the given ones, perhaps because an old fairseq wrote it: name",
-    ):
-        _refuse_another_run(tmp_path, OmegaConf.create(sections), {})
-
-
-def configuration(**changes: Any) -> dict[str, dict[str, Any]]:
-    """Return sections of fairseq's configuration; ``changes`` are options, whatever their section."""
-    sections: dict[str, dict[str, Any]] = {
-        "task": {
-            "_name": "maelm",
-            "data": "data",
-            "mask_prob_end": 0.1,
-            "half_length_until": 0.0,
-            "texts": 1,
-            "given": {"texts": None},
-        },
-        "model": {"_name": "maelm", "decoder_layers": 2, "attention": "auto"},
-        "optimizer": {"_name": "fused_adamw", "lr": [0.001]},
-        "optimization": {"lr": [0.001], "update_freq": [4], "max_update": 100},
-        "dataset": {"batch_size": None, "max_tokens": 1024},
-        "distributed_training": {"distributed_world_size": 1},
-    }
-    return {
-        name: {option: changes.get(option, value) for option, value in section.items()}
-        for name, section in sections.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, []),
-        ({"distributed_world_size": 2, "update_freq": [2]}, []),
-        ({"attention": "plain"}, []),
-        ({"max_update": 200}, ["max-update 100 (now 200)"]),
-        ({"texts": None, "given": {}}, []),
-        ({"mask_prob_end": None}, ["mask-prob-end 0.1 (now None)"]),
-        ({"decoder_layers": 3}, ["decoder-layers 2 (now 3)"]),
-        ({"lr": [5e-4]}, ["lr 0.001 (now 0.0005)"]),
-        ({"distributed_world_size": 2}, ["batch of tokens 4096 (now 8192)"]),
-    ],
-)
-def test_what_differs_is_what_decides_the_result(changes: dict[str, Any], expected: list[str]) -> None:
-    assert different_settings(configuration(), configuration(**changes), {}) == expected
-
-
-OWNED = {**dict.fromkeys(("max-epoch", "max-update", "total-num-update"), "--epochs"), "warmup-updates": "--warm-up"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"max_epoch": 5, "total_num_update": 50, "warmup_updates": 5}, ["--epochs 3 (now 5)"]),
-        ({"warmup_updates": 5}, ["--warm-up 3 (now 5)"]),
-        # The number of updates follows from the size of the batch.
-        ({"batch_size": 8, "total_num_update": 50}, ["batch-size 64 (now 32)"]),
-        ({"total_num_update": 50}, ["total-num-update 30 (now 50)"]),
-    ],
-)
-def test_settings_have_the_names_of_the_command_s_options(changes: dict[str, Any], expected: list[str]) -> None:
-    before = configuration(batch_size=16)
-    before["optimization"]["max_epoch"] = 3
-    before["lr_scheduler"] = {**schedule("polynomial_decay"), "total_num_update": 30, "warmup_updates": 3}
-    now = {
-        name: {option: changes.get(option, value) for option, value in each.items()} for name, each in before.items()
-    }
-    assert different_settings(before, now, OWNED) == expected
-
-
-def schedule(name: str, **changes: Any) -> dict[str, Any]:
-    """Return fairseq's section of a learning-rate schedule for 100 updates."""
-    options = vars(LR_SCHEDULER_DATACLASS_REGISTRY[name]())
-    ends = {option: 100 for option, value in options.items() if value == "${optimization.max_update}"}
-    return {**options, "_name": name, "lr": [0.001], **ends, **changes}
-
-
-PHASES = {"phase_ratio": [0.1, 0.4, 0.5]}
-LAST_UPDATE = ["max-update 100 (now 200)"]
-
-
-@pytest.mark.parametrize(
-    ("section", "task", "updates", "expected"),
-    [
-        (schedule("fixed"), {}, 200, []),
-        (schedule("fixed"), {"mask_prob_end": 0.1}, 200, LAST_UPDATE),
-        (schedule("fixed"), {"half_length_until": 0.6}, 200, LAST_UPDATE),
-        (schedule("cosine"), {}, 200, LAST_UPDATE),
-        (schedule("cosine", lr_period_updates=100), {}, 200, []),
-        (schedule("tri_stage", **PHASES), {}, 200, LAST_UPDATE),
-        (schedule("tri_stage", **PHASES), {}, 1, ["max-update 100 (now 1)"]),
-        (schedule("cosine", warmup_updates=50), {}, 50, ["max-update 100 (now 50)"]),
-        (schedule("tri_stage_linear", warmup_steps=9, decay_steps=9), {}, 200, []),
-        (schedule("polynomial_decay"), {}, 200, ["total-num-update 100 (now 200)", *LAST_UPDATE]),
-    ],
-)
-def test_the_last_update_may_change_if_nothing_depends_on_it(
-    section: dict[str, Any], task: dict[str, Any], updates: int, expected: list[str]
-) -> None:
-    before = configuration(**{"mask_prob_end": None, **task})
-    now = configuration(**{"mask_prob_end": None, **task, "max_update": updates})
-    ends = dict.fromkeys(ends_of({**before, "lr_scheduler": section}).keys() & section.keys(), updates)
-    before["lr_scheduler"], now["lr_scheduler"] = section, {**section, **ends}
-    assert different_settings(before, now, {}) == expected
-    # What the end decides has ended with it, and would jump.
-    dependent = bool(expected)
-    assert has_ended(before, 100) == dependent and not has_ended(before, 99)
-    assert (jump(now, before, 100) is not None) == dependent
-    assert jump(before, before, 100) is None
-
-
-def test_another_decoder_of_the_same_architecture_is_another_setting() -> None:
-    """As after an update of the package, with which ``maelm_modern_*`` have a shared decoder."""
-    before, now = configuration(), configuration()
-    before["model"] |= {"_name": "maelm_modern_17m", "decoder_attention": "self"}
-    now["model"] |= {"_name": "maelm_modern_17m", "decoder_attention": None}
-    assert different_settings(before, now, {}) == ["decoder-attention self (now shared)"]
-    for configured in (before, now):
-        configured["model"]["decoder_layers"] = 0
-    assert different_settings(before, now, {}) == []
-
-
-def test_data_may_move_but_not_change(tmp_path: Path) -> None:
-    old, new = str(tmp_path / "old"), str(tmp_path / "new")
-    assert different_settings(configuration(data=old), configuration(data=new), {}) == []
-    (tmp_path / "old").mkdir()
-    assert different_settings(configuration(data=old), configuration(data=new), {}) == [f"data {old} (now {new})"]
+    with pytest.raises(ValueError, match="whose settings cannot be compared .* an old fairseq wrote it: name"):
+        _refuse_another_run(tmp_path, None, {})
 
 
 def test_after_ctrl_c_it_is_said_what_the_same_command_does(tmp_path: Path) -> None:
@@ -239,9 +109,3 @@ def test_the_folder_of_shards_is_answered_with_the_shards(tmp_path: Path, capsys
 @pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("None", None), ("1e-3", 1e-3)])
 def test_words_of_python_and_of_yaml_are_values(text: str, value: Any) -> None:
     assert parse_change(f"mask_whole_words={text}") == ("mask-whole-words", value)
-
-
-def test_general_data_may_be_spelled_differently(tmp_path: Path) -> None:
-    before, now = configuration(), configuration()
-    before["task"]["general_data"], now["task"]["general_data"] = str(tmp_path), f"{tmp_path}/"
-    assert different_settings(before, now, {}) == []

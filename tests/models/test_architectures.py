@@ -1,20 +1,22 @@
 """``--arch maelm`` takes its sizes from a checkpoint; the decoders of the named sizes, and of earlier checkpoints."""
 
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from contracts.sources import PACKAGE, package_files, read_text
 from fairseq import checkpoint_utils, options
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 from support import FAMILIES, batch_of, random_sequences
 
-from fairseq_maelm.checkpoints.build import build_model
+from fairseq_maelm.architecture.config import DECODER_OPTIONS, complete_config
+from fairseq_maelm.architecture.encoder_options import ENCODER_OPTIONS, SIZES
 from fairseq_maelm.checkpoints.reader import CheckpointError, read_checkpoint
-from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, complete_config
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.models.decoder import SharedDecoder
-from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.text.dictionary import load_dictionary
 
 CHECKPOINT = Path(__file__).parents[1] / "end_to_end" / "kept" / "checkpoint_last.pt"
@@ -27,11 +29,20 @@ def parse(*words: Any, task: str = "maelm") -> Namespace:
     return options.parse_args_and_arch(parser, command)
 
 
+def test_an_option_of_the_layers_stands_in_the_list_and_in_the_rows_of_families() -> None:
+    """All else takes it from there; modules have it as an argument."""
+    rooms = ("architecture", "models", "checkpoints", "interop")
+    texts = {path: read_text(path) for path in package_files() if path.relative_to(PACKAGE).parts[0] in rooms}
+    for name in ("relative_max_distance", "local_attention", "layer_norm_eps", "relative_num_buckets"):
+        named = {path.name for path, text in texts.items() if re.search(rf"\b{name}\b", text)}
+        assert named == {"encoder_options.py", "families.py"}, name
+
+
 @pytest.mark.parametrize("task", ["maelm", "maelm_prompt", "maelm_sentences", "maelm_squad"])
 def test_sizes_are_the_checkpoints(task: str) -> None:
     parsed = parse("--finetune-from-model", CHECKPOINT, task=task)
     known = read_checkpoint(CHECKPOINT).config.model
-    names = (*ENCODER_OPTIONS, *DECODER_OPTIONS)
+    names = (*ENCODER_OPTIONS, *DECODER_OPTIONS, "imported_as")
     assert {name: getattr(parsed, name) for name in names} == {name: known[name] for name in names}
     assert parsed.max_positions != 512, "the task's default is another"
 
@@ -50,6 +61,18 @@ def test_an_option_that_agrees_is_taken() -> None:
 def test_another_decoder_can_be_asked_for() -> None:
     parsed = parse("--finetune-from-model", CHECKPOINT, "--decoder-layers", 3)
     assert parsed.decoder_layers == 3 != read_checkpoint(CHECKPOINT).config.model.decoder_layers
+
+
+@pytest.mark.parametrize(
+    "option", ["encoder_embed_dim", "encoder_ffn_embed_dim", "max_positions", "relative_num_buckets"]
+)
+def test_a_size_that_its_weight_contradicts_is_refused(option: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint.pt", train_vocabulary(tmp_path / "data"))
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=False)
+    state["cfg"]["model"][option] *= 2
+    torch.save(state, tmp_path / "checkpoint.pt")
+    with pytest.raises(CheckpointError, match=f"says {option} {state['cfg']['model'][option]}, but its encoder"):
+        read_checkpoint(tmp_path / "checkpoint.pt")
 
 
 @pytest.mark.parametrize(("overrides", "whose"), [({"dropout": 2.0}, ", with another dropout, has"), ({}, " holds")])

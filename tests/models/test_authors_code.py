@@ -44,7 +44,7 @@ COMMON += ["--lr-scheduler", "fixed", "--lr", "1e-3", "--disable-validation", "-
 THEIRS = ["--task", "masked_lm", "--criterion", "masked_lm", "--optimizer", "adam"]
 THEIRS += ["--sample-break-mode", "complete_doc"]
 AE = ["--arch", "ae", "--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64", "--decoder-attention-heads", "4"]
-OURS = ["--task", "maelm", "--criterion", "maelm", "--optimizer", "fused_adamw", "--arch", "maelm_tiny"]
+OURS = ["--task", "maelm", "--criterion", "maelm", "--optimizer", "adam", "--arch", "maelm_tiny"]
 OURS += ["--max-positions", "512"]
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from roberta import stock_roberta
 from support import batch_of, model_of, random_sequences
 
-from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
+from fairseq_maelm.architecture.families import FAIRSEQ_ROBERTA, take_weights
 
 LENGTHS = [13, 30, 7, 2]
 MASKED = [[0, 3, 4, 12], [1, 2, 28], [6], [1]]

@@ -10,9 +10,10 @@ from fairseq.nan_detector import NanDetector
 from omegaconf import OmegaConf
 from support import batch_of, dictionary_of, model_config, model_of, random_sequences
 
-from fairseq_maelm.models.checks import warn_of_a_deep_decoder
+from fairseq_maelm.architecture.checks import warn_of_a_deep_decoder
+from fairseq_maelm.architecture.config import fill_from_size
+from fairseq_maelm.architecture.encoder_options import SIZES
 from fairseq_maelm.models.maelm import MaelmModel, complete_config
-from fairseq_maelm.models.sizes import SIZES, fill_from_size
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 

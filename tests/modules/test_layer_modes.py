@@ -16,10 +16,11 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import layer_modes
-from fairseq_maelm.modules.attention import sdpa, triton
+from fairseq_maelm.modules.attention import sdpa
 from fairseq_maelm.modules.attention.context import AttentionContext, Tokens
 from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import rotations
+from fairseq_maelm.modules.attention.triton import operator as triton
 from fairseq_maelm.modules.layer_modes import Layer, execute, layers_of
 from fairseq_maelm.modules.transformer import TransformerLayer
 
@@ -143,7 +144,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = pytest.importorskip("fairseq_maelm.modules.attention.triton.launch")
 
     def forward(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, ...]:
-        output, log_sums = triton.operator._outputs_like(query)
+        output, log_sums = triton._outputs_like(query)
         return output.copy_(query.transpose(1, 2)), log_sums.zero_()
 
     def backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, table: Tensor, *others: Any) -> Any:
@@ -154,7 +155,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch, "forward", forward)
     monkeypatch.setattr(launch, "backward", backward)
-    monkeypatch.setattr(triton.operator, "unavailable_because", lambda query: None)
+    monkeypatch.setattr(triton, "unavailable_because", lambda query: None)
     monkeypatch.setattr(sdpa, "attend_between", attend_between)
     monkeypatch.setattr(sdpa, "_has_flash", lambda query: True)
     monkeypatch.setattr(layer_modes, "worth_compiling", lambda states: True)

@@ -16,7 +16,6 @@ GOOD = {
     "score": "score {text.txt} --checkpoint {pretrained} --vocabulary {data} --output {new}",
     "evaluate squad": "evaluate squad {squad.json} {predictions.json} --null-odds {odds.json}",
     "analyze": "analyze --checkpoint a={pretrained} --text {text.txt} --vocabulary {data} --output {new} --tokens 400",
-    "probe": "probe --checkpoint a={pretrained} --tasks {sentences} --vocabulary {data} --output {new}",
     "export": "export --checkpoint {pretrained} --vocabulary {data} --output {new} --format maelm",
     "import": "import {hf} --output {new}",
     "finetune": "finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --epochs 1 --batch-size 8",

@@ -22,8 +22,8 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
+from fairseq_maelm.architecture.config import MaelmModelConfig
 from fairseq_maelm.checkpoints.reader import loadable_tasks
-from fairseq_maelm.models.config import MaelmModelConfig
 
 MARKER = "code-has-run"
 SECRET = "MAELM_TEST_SECRET"

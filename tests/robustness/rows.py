@@ -20,7 +20,6 @@ predict {pairs.tsv} --checkpoint {classifier} --vocabulary {sentences} | on sing
 predict {sentences.tsv} --checkpoint {pair_classifier} --vocabulary {sentences} | on pairs .* with --text and --text-
 predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, but .* has single texts: give a task
 predict {tags_bad.csv} --text s --label y --checkpoint {tagged} --vocabulary {tags} | tags_bad.csv:3 has the label 'd'
-probe --checkpoint a={pretrained} --tasks {tags} --vocabulary {data} --output {new} | rows with none or several labels
 finetune {tags} --checkpoint {pretrained} --output {new} --gpus 0 --class-weights balanced | any number of labels: omit
 predict {tags} --checkpoint {classifier} | valid.idx has rows with none or several labels, but here
 predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'
@@ -122,8 +121,6 @@ prepare sentences --train {pairs.tsv} --valid {pairs.tsv} --valid-fraction 0 --v
 prepare sentences --train {pairs.tsv} --valid {pairs.tsv} --seed 2 --vocabulary {data} --output {new} | no effect
 predict {header.tsv} --checkpoint {pretrained} --vocabulary {data} --prompt {prompt.json} --several-pieces | a header
 analyze --checkpoint a={pretrained} --data {data} --output {new} --layers 0 9 | has no layer 9
-probe --checkpoint a={pretrained} --vocabulary {data} --output {new} | nothing to probe
-probe --checkpoint a={pretrained} --tasks {sentences} --vocabulary {data} --output {new} --layers 9 | has no layer 9
 score {text.txt} {pairs.tsv} --checkpoint {pretrained} --vocabulary {data} --output {new} | give either files
 score {text.txt} --compare {folder} --checkpoint {pretrained} --vocabulary {data} --output {new} | --compare needs pairs
 pretrain {data} --output {new} --arch roberta_base --recipe tiny --gpus 0 | roberta_base is not one of them: give

@@ -16,9 +16,9 @@ COMMANDS |= {command: f"{GOOD[command]} --output {{new}}" for command in ("predi
 for _command in ("pretrain", "finetune"):
     COMMANDS[_command] += f"{'' if ' -- ' in COMMANDS[_command] else ' --'} --num-workers 0"
 # The largest file of these is smaller than the larger limit.
-SMALL = ("evaluate squad", "predict", "probe", "score")
+SMALL = ("evaluate squad", "predict", "score")
 # What is whole in the folder of these is so file by file.
-BY_FILE = ("pretrain", "finetune", "analyze", "probe", "prepare glue")
+BY_FILE = ("pretrain", "finetune", "analyze", "prepare glue")
 SIZES = [("prepare corpus", 40), *((command, 40 if command in SMALL else 5000) for command in COMMANDS)]
 
 

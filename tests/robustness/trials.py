@@ -39,7 +39,7 @@ COMMANDS = {
     name: GOOD[name]
     for name in (
         *("prepare corpus", "prepare sentences", "prepare glue", "prepare tagging", "prepare squad"),
-        *("score", "export", "import", "analyze", "probe", "finetune"),
+        *("score", "export", "import", "analyze", "finetune"),
     )
 } | {
     "predict": GOOD["predict"] + " --output {new}",
@@ -138,7 +138,7 @@ class Trials:
             return f"ended with {ended.status}: {ended.output[-300:]}"
         found = fingerprint(self.new)
         is_whole = self.expected[command].items() <= found.items()
-        may_be_partial = command in (*TRAINING, "analyze", "probe", "prepare glue")
+        may_be_partial = command in (*TRAINING, "analyze", "prepare glue")
         return "" if is_whole or not (found or self.new.exists()) or may_be_partial else "a part has the result's name"
 
     def kill(self, command: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
 from fairseq_maelm.files import prepared_folder
-from fairseq_maelm.scoring import scored_files as command
+from fairseq_maelm.scoring import results as command
 from fairseq_maelm.scoring.sentence_scores import score
 
 KEPT = Path(__file__).parents[1] / "end_to_end" / "kept"

@@ -16,11 +16,10 @@ from text.vocabularies import KINDS
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.mask_filling import target_log_probabilities
-from fairseq_maelm.scoring import likelihood
-from fairseq_maelm.scoring.likelihood import CheckpointScorer, Sentence, hidden_ends, pseudo_log_likelihoods
+from fairseq_maelm.scoring import sentence_scores as likelihood
 from fairseq_maelm.scoring.reading import METHODS
-from fairseq_maelm.scoring.sentence_scores import score
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.scoring.sentence_scores import CheckpointScorer, Sentence, hidden_ends, pseudo_log_likelihoods, score
+from fairseq_maelm.text.vocabulary import open_encoder
 
 KEPT = Path(__file__).parents[1] / "end_to_end" / "kept"
 # Of tokens between <s> and </s>: words of 1, 3, 2 and 1 tokens.

@@ -12,7 +12,7 @@ from support import dictionary_of, model_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.fairseq_fixes import stopping
+from fairseq_maelm.launch import progress
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 
 # As in fairseq-train: a thread reads the loader to its end. Workers of a loader that is not read to its end may be
@@ -96,7 +96,7 @@ class Run:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, update_freq=(1,), max_update=20, **options: Any) -> None:
         limits = SimpleNamespace(max_update=max_update, update_freq=list(update_freq))
         self.cfg, self.updates, self.model = SimpleNamespace(optimization=limits), 0, model_of()
-        monkeypatch.setattr(stopping._Run, "trainer", lambda: self)
+        monkeypatch.setattr(progress._Run, "trainer", lambda: self)
         self.task = task_of(**{"mask_prob": 0.5, "mask_prob_end": 0.1, **options})
         self.dataset = MaskedBlockDataset(
             UnequalBlocks(), self.task.scheme, Symbols(1, self.task.mask_index), self.task.encoder_view, seed=1
@@ -229,7 +229,7 @@ def test_validation_has_a_rate_of_its_own():
 
 
 def test_validation_hides_the_same_tokens_whatever_the_objective(monkeypatch):
-    monkeypatch.setattr(MaelmTask, "_blocks_of", lambda task, paths: UnequalBlocks())
+    monkeypatch.setattr(MaelmTask, "blocks_of", lambda task, paths: UnequalBlocks())
     monkeypatch.setattr(UnequalBlocks, "check_tokens", lambda *anything: None, raising=False)
     slots = []
     for options in ({}, {"random_token_prob": 0.3, "leave_unmasked_prob": 0.3}):

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from text.vocabularies import KINDS, TEXT
 
 from fairseq_maelm.finetuning.squad.prepare import token_span
-from fairseq_maelm.text.imported import open_encoder
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FairseqEncoder, TextEncoder, load_sentencepiece
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FairseqEncoder, TextEncoder, load_sentencepiece, open_encoder
 
 # Characters that normalization lengthens, shortens, drops or splits.
 UGLY = "aZ  \u200b\u3000\t\n\u00bd\ufb01\u2460\ufdfae\u0301\u2581\u0130\u00df\ud55c\u30ab\u3099\uff76\uff9e\x00\u00ad"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fairseq_maelm.cli import main
-from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.unknown import Encoded, check_known
+from fairseq_maelm.text.vocabulary import open_encoder
 
 from .vocabularies import sentencepieces, word_pieces
 

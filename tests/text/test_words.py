@@ -8,9 +8,8 @@ from text import vocabularies
 
 from fairseq_maelm.data.masking import MaskingScheme, _word_starts
 from fairseq_maelm.text.cleaning import clean_text
-from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import open_encoder
-from fairseq_maelm.text.words import word_rule
+from fairseq_maelm.text.dictionary import load_dictionary, word_rule
+from fairseq_maelm.text.vocabulary import open_encoder
 
 tokenizers = pytest.importorskip("tokenizers")
 

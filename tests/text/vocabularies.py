@@ -7,13 +7,13 @@ import pytest
 
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     FAIRSEQ_SYMBOLS,
     MASK_SYMBOL,
     MODEL_FILE,
+    TOKENIZER_FILE,
     UNKNOWN,
     dictionary_text,
     load_sentencepiece,

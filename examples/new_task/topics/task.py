@@ -18,7 +18,7 @@ from fairseq_maelm.models.labels import Sets
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTaskConfig
 from fairseq_maelm.tasks.finetuning import FineTuningCriterion, FineTuningTask, NoOptions
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.vocabulary import open_encoder
 
 LABELS = "labels.txt"
 

@@ -18,6 +18,7 @@ from omegaconf import II, MISSING
 from torch import Tensor
 from tqdm import tqdm
 
+from fairseq_maelm.architecture.checks import check_view
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.reader import read_checkpoint
 from fairseq_maelm.data.batches import BatchDataset
@@ -31,7 +32,6 @@ from fairseq_maelm.data.masking_variants import (
 from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompter, find_prompt
 from fairseq_maelm.finetuning.tables import read_table
-from fairseq_maelm.models.checks import check_view
 from fairseq_maelm.options import option
 from fairseq_maelm.tasks.encoder_task import EncoderTaskConfig
 from fairseq_maelm.tasks.finetuning import FineTuningCriterion, FineTuningTask, NoOptions

@@ -108,7 +108,7 @@ def _of_numbers(features: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, 
 
     ridge = RidgeCV(alphas=np.logspace(0, 5, 11), cv=min(_FOLDS, len(targets)), scoring="neg_mean_squared_error")
     ridge.fit(features, targets)
-    explained = 1.0 + ridge.best_score_ / max(float(targets.var()), 1e-12)
+    explained = max(0.0, 1.0 + ridge.best_score_ / max(float(targets.var()), 1e-12))
     return ridge.coef_[None], np.array([ridge.intercept_]), f"{100 * explained:.0f} % of the variance"
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from fairseq_maelm.checkpoints.fit import SETTINGS
 from fairseq_maelm.checkpoints.reader import read_checkpoint
-from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE, read_manifest
 from fairseq_maelm.finetuning.doubtful_results import START
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
 from fairseq_maelm.finetuning.sentences.frozen_start import fit_head, mix_with_start
 from fairseq_maelm.finetuning.sentences.kind import SHORTEST
+from fairseq_maelm.launch.progress import running_trainer
 from fairseq_maelm.launch.save_folder import DEFAULT as LAST_CHECKPOINT
 from fairseq_maelm.models.labels import LABELS_FILE, sentence_labels
 from fairseq_maelm.modules.finetuning_heads import POOLING

@@ -1,6 +1,5 @@
 """Export folders that are also fairseq checkpoints (``maelm export --complete``), optionally in half precision."""
 
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -8,19 +7,16 @@ from typing import Any
 import torch
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
-from torch import Tensor
 
-from fairseq_maelm.checkpoints.build import build_model
 from fairseq_maelm.checkpoints.folder import write_folder, write_sums
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.checkpoints.reader import Checkpoint
 from fairseq_maelm.files.atomic import copy_file, read_json, write_json
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.interop.export.changed_weights import cast_floats
 from fairseq_maelm.interop.export.model_card import HYPER_PARAMETERS, fill_template
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint, load_with_model
-from fairseq_maelm.launch.setup_files import VOCABULARY_FILES, setup_files
-from fairseq_maelm.models.hub import SENTENCE_HEAD
-from fairseq_maelm.models.labels import Numbers
+from fairseq_maelm.launch.run_record import VOCABULARY_FILES, setup_files
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
 # The model card's section on half-precision weights.
@@ -32,33 +28,6 @@ ROUNDING = (
 PATHS = {"data": ".", "general_data": None, "examples": None, "finetune_from_model": None, "save_dir": "."}
 # Name in fairseq's extra state -> name in a checkpoint's history.
 _HISTORY = {"val_loss": "val_loss", "best": "best", "previous_training_time": "training_seconds"}
-
-
-def cast_floats(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Cast floating-point weights to a dtype; integers are unchanged."""
-    return {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in weights.items()}
-
-
-def rounded(source: LoadedCheckpoint) -> LoadedCheckpoint:
-    """Round the source's weights to float16 and return them as <float32>; raise ValueError for too large values."""
-    weights = cast_floats(cast_floats(source.checkpoint.weights, torch.float16), torch.float32)
-    if large := [name for name, weight in weights.items() if not bool(weight.isfinite().all())]:
-        raise ValueError(f"{large[0]} has numbers beyond {torch.finfo(torch.float16).max:,.0f}: omit --dtype float16")
-    checkpoint = replace(source.checkpoint, weights=weights)
-    return replace(source, checkpoint=checkpoint, model=build_model(checkpoint, source.dictionary))
-
-
-def in_units_of_data(source: LoadedCheckpoint) -> LoadedCheckpoint:
-    """Multiply the last layer of a head that predicts numbers by the scale of the data, which others do not know."""
-    scale = source.labels.scale if isinstance(source.labels, Numbers) else None
-    if scale in (None, 1.0):
-        return source
-    last = f"classification_heads.{SENTENCE_HEAD}.out_proj."
-    weights = {
-        name: weight * scale if name.startswith(last) else weight for name, weight in source.checkpoint.weights.items()
-    }
-    checkpoint = replace(source.checkpoint, weights=weights)
-    return replace(source, checkpoint=checkpoint, model=build_model(checkpoint, source.dictionary))
 
 
 def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
@@ -76,14 +45,7 @@ def copy_setup_files(source: LoadedCheckpoint, folder: Path) -> None:
 
 
 def complete(source: LoadedCheckpoint, folder: Path, dtype: torch.dtype = torch.float32) -> LoadedCheckpoint:
-    """Make a transformers folder a checkpoint too, without optimizer state: add the missing files and checksums.
-
-    Returns:
-        the checkpoint, read back from the folder.
-
-    Raises:
-        ValueError: weights or options in the folder differ from those of the source.
-    """
+    """Make a transformers folder a checkpoint too, without optimizer state, and return it as read from the folder."""
     expected = source.checkpoint
     weights = cast_floats(expected.weights, dtype)
     write_folder(folder, {**_public_state(expected), "model": weights})

@@ -9,26 +9,30 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fairseq_maelm.architecture.families import FAMILIES, weights_of_family
 from fairseq_maelm.checkpoints.folder import CONFIG_FILE, WEIGHTS_FILE, save_weights
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
 from fairseq_maelm.files.atomic import copy_file
 from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.compare_outputs import Agreement, compare_tokens, verify_model, verify_tokenizer
+from fairseq_maelm.interop.configuration import configuration
+from fairseq_maelm.interop.export.changed_weights import (
+    cast_floats,
+    in_units_of_data,
+    measure,
+    mixed,
+    mixing_section,
+    rounded,
+    without_decoder,
+)
 from fairseq_maelm.interop.export.complete_folder import (
     ROUNDING,
-    cast_floats,
     complete,
     complete_section,
     copy_setup_files,
-    in_units_of_data,
-    rounded,
 )
-from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.fairseq_roberta import CHECKPOINT_FILE as ROBERTA_FILE
 from fairseq_maelm.interop.export.fairseq_roberta import write_roberta
 from fairseq_maelm.interop.export.formats import FAIRSEQ_ROBERTA, MODEL_CODE, OUR_FORMAT, ExportSettings
-from fairseq_maelm.interop.export.mixing import mixed, mixing_section
-from fairseq_maelm.interop.export.mlm_head import measure, without_decoder
 from fairseq_maelm.interop.export.model_card import CARD_OF_SOURCE, compared, model_card, training_section
 from fairseq_maelm.interop.export.sentence_modules import write_modules
 from fairseq_maelm.interop.export.target import Target, choose_target, default_format

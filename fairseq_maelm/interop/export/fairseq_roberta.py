@@ -11,30 +11,26 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.roberta import RobertaModel, base_architecture
 from omegaconf import OmegaConf
 
-from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, weights_of_family
+from fairseq_maelm.architecture.families import FAIRSEQ_ROBERTA, weights_of_family
 from fairseq_maelm.interop.compare_outputs import Agreement, agreements, checkpoint_outputs, comparison_batches
-from fairseq_maelm.interop.export.target import Target, obstacles
+from fairseq_maelm.interop.export.target import Target, fixed_otherwise, obstacles
 from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 
 # The default name of RobertaModel.from_pretrained.
 CHECKPOINT_FILE = "model.pt"
 # All sizes are options, so that no other name is needed.
-_ARCHITECTURE, _EPS = "roberta_base", 1e-5
+_ARCHITECTURE = "roberta_base"
 
 
 def write_roberta(source: LoadedCheckpoint, folder: Path) -> list[Agreement]:
-    """Write the checkpoint to a folder that has its dict.txt, open it again, and return the comparison.
-
-    Raises:
-        ValueError: fairseq's RoBERTa cannot represent the model, or computes other values.
-    """
+    """Write the checkpoint to a folder that has its dict.txt, open it again, and return the comparison."""
     found = obstacles(source, Target("roberta", "masked-lm"))
-    if source.options.layer_norm_eps != _EPS:
-        found.append(f"its LayerNorms add {source.options.layer_norm_eps} to the variance, and those of fairseq {_EPS}")
+    found = found or fixed_otherwise(source.options, FAIRSEQ_ROBERTA, "fairseq's")
     if found:
         head = source.model.decoder is not None and source.model.lm_head is not None
-        remedy = ". Without the decoder: --with-mlm-head" if head else ""
+        only_decoder = head and not obstacles(source, Target("roberta", "encoder"))
+        remedy = ". Without the decoder: --with-mlm-head" if only_decoder else ""
         raise ValueError(
             f"{source.checkpoint.path} cannot become a checkpoint of fairseq's roberta: {'; '.join(found)}{remedy}"
         )

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fairseq_maelm import __version__
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
@@ -134,12 +135,13 @@ def _notes(source: LoadedCheckpoint, target: Target) -> list[str]:
                 else "`truncation=True` truncates inputs (also in a pipeline)."
             )
         ]
-    if target.modules:
+    if target.modules and limits.texts == 2:
         notes.append("A pair of texts is a tuple of two.")
     if limits.at_the_end and not target.modules:
         notes.append("They cut the end of a pair, and `truncation=True` the longer text.")
-    if isinstance(labels, Numbers) and not target.modules:
-        notes.append("A pipeline returns the number as score, in the units of the training data.")
+    if isinstance(labels, Numbers):
+        what = "Scores are" if target.modules else "A pipeline returns the number as score,"
+        notes.append(f"{what} in the units of the training data.")
     elif isinstance(labels, Spans):
         notes += _notes_on_answers(task, limits.tokens, labels)
     elif target.architecture == "token-classification" and "window_overlap" in task:
@@ -202,12 +204,11 @@ def training_section(source: LoadedCheckpoint) -> str:
 
 def _summary(source: LoadedCheckpoint) -> str:
     config, model, view = source.options, source.model, source.checkpoint.view
-    positions = f"{config.max_positions} positions"
+    positions, buckets = f"{config.max_positions} positions", EncoderOptions.of(config).buckets
     if config.positions == "rotary":
         positions += f", rotary of base {config.rotary_base:,}"
-    elif str(config.relative_buckets) != "none":
-        positions += f", {config.relative_num_buckets} {config.relative_buckets} buckets of relative positions up to "
-        positions += f"distance {config.relative_max_distance}"
+    elif buckets is not None:
+        positions += f", {buckets[1]} {buckets[0]} buckets of relative positions up to distance {buckets[2]}"
     about = f"fine-tuned on the task `{source.checkpoint.task_name}`" if source.checkpoint.heads else "without a head"
     if model.lm_head is not None:
         sees, updates = "sees" if view.sees_masks else "never sees", source.checkpoint.history.get("num_updates")
@@ -245,7 +246,7 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
     """Return a Python example that opens the folder and runs the model."""
     remote = ", trust_remote_code=True" if target.format == OUR_FORMAT else ""
     if target.modules:
-        return _usage_of_modules(target, name, remote)
+        return _usage_of_modules(source, target, name, remote)
     _, text, result = _USE[target.architecture]
     result = _RESULTS.get(type(target.labels), result)
     text = text.format(mask=source.mask_text)
@@ -268,12 +269,15 @@ def _usage(source: LoadedCheckpoint, target: Target, name: str) -> str:
     return "\n".join(lines)
 
 
-def _usage_of_modules(target: Target, name: str, remote: str) -> str:
+def _usage_of_modules(source: LoadedCheckpoint, target: Target, name: str, remote: str) -> str:
+    texts = '["A sentence.", "And one more."]'
+    if source.limits(target.head).texts == 2:
+        texts = '[("A sentence.", "And its pair."), ("One more.", "And its pair.")]'
     lines = [
         "from sentence_transformers import SentenceTransformer",
         f'model = SentenceTransformer("{name}"{remote})',
-        "labels = model[0].auto_model.config.id2label",
-        'scores = model.encode(["A sentence.", "And one more."], convert_to_tensor=True)',
+        *([] if isinstance(target.labels, Numbers) else ["labels = model[0].auto_model.config.id2label"]),
+        f"scores = model.encode({texts}, convert_to_tensor=True)",
     ]
     return "\n".join([*lines, *_USE_OF_MODULES.get(type(target.labels), _USE_OF_MODULES[Classes])])
 
@@ -281,7 +285,7 @@ def _usage_of_modules(target: Target, name: str, remote: str) -> str:
 def _training(source: LoadedCheckpoint) -> dict[str, Any]:
     history, config = source.checkpoint.history, source.checkpoint.config
     facts: dict[str, Any] = {"task": f"`{source.checkpoint.task_name}`"}
-    names = {"num_updates": "updates", "epoch": "epoch", "val_loss": "last validation metric", "best": "best of all"}
+    names = {"num_updates": "updates", "val_loss": "last validation metric", "best": "best of all"}
     facts |= {label: history[name] for name, label in names.items() if name in history}
     metric = OmegaConf.select(config, "checkpoint.best_checkpoint_metric")
     if metric is not None and "val_loss" in history:

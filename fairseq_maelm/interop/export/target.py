@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_maelm.checkpoints.reader import read_checkpoint
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT, MPNET_BUCKETS
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
+from fairseq_maelm.architecture.families import FAMILIES, Family
+from fairseq_maelm.checkpoints.reader import describe_checkpoint
 from fairseq_maelm.files.lines import numbered_lines
 from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, FORMATS, OUR_FORMAT
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
@@ -119,16 +120,9 @@ def _other_format(source: LoadedCheckpoint, target: Target) -> str:
 def target_after_training(checkpoint: Path, task: Any, data: Path, output: Path) -> Target | None:
     """Choose what the checkpoint of a fine-tuning will be exported to by default; None for tasks with other heads.
 
-    Args:
-        checkpoint: checkpoint with the encoder.
-        task: options of the fine-tuning's task.
-        data: prepared folder of the task.
-        output: folder for the new checkpoints.
-
-    Raises:
-        ValueError: the checkpoint will not be exported with its head.
+    ``checkpoint`` has the encoder, ``task`` the options of the fine-tuning's task, and ``data`` is its prepared folder.
     """
-    before = read_checkpoint(checkpoint)
+    before = describe_checkpoint(checkpoint)
     dictionary = load_dictionary(str(find_dictionary([checkpoint.parent, data])))
     with torch.device("meta"):
         model = MaelmModel(before.config.model, dictionary, predicts_masked_tokens=False)
@@ -146,20 +140,12 @@ def target_after_training(checkpoint: Path, task: Any, data: Path, output: Path)
 
 def obstacles(source: LoadedCheckpoint, target: Target) -> list[str]:
     """Return the reasons why the format cannot represent the target; empty if there are none."""
-    layer, family = source.options.layer, FAMILIES[target.format]
-    if (layer == "modern") != (family is MODERNBERT):
-        return [
-            f"its layers are {layer}, but --format modernbert is for modern layers only, and other formats are for all "
-            "others"
-        ]
-    found = _obstacles_of_positions(source.options, target.format)
+    family = FAMILIES[target.format]
+    found = fixed_otherwise(source.options, family, FORMATS[target.format])
+    if found and "--layer" in found[0]:
+        return found
     if target.architecture == "masked-lm":
         found += _obstacles_of_prediction(source, target.format)
-    if family.eps is not None and source.options.layer_norm_eps != family.eps:
-        found.append(
-            f"its LayerNorms add {source.options.layer_norm_eps} to the variance, but those of "
-            f"{FORMATS[target.format]} always add {family.eps}"
-        )
     if target.head is not None and not target.modules:
         found += _obstacles_of_head(source.model.classification_heads[target.head], target)
     return found
@@ -173,36 +159,27 @@ def _obstacles_of_head(head: Any, target: Target) -> list[str]:
         dense = head.dense_layer
         if dense.out_features != dense.in_features:
             found.append(f"the head {target.head!r} has a dense layer whose width is not the model's")
-        if head.pooling == "mean" and family is not MODERNBERT:
+        if head.pooling == "mean" and not family.is_modern:
             found.append(
                 f"the head {target.head!r} reads the mean of all states, and {target.class_name} the first token's"
             )
     return found
 
 
-def _obstacles_of_positions(config: Any, form: str) -> list[str]:
-    buckets = (str(config.relative_buckets), config.relative_num_buckets, config.relative_max_distance)
-    if form == "mpnet" and buckets[0] == "none":
-        return ["it has no relative position bias, but every MPNet has one"]
-    if form == "mpnet" and buckets != MPNET_BUCKETS:
-        return [
-            f"its relative positions are {buckets[0]} buckets {buckets[1]}/{buckets[2]}, but transformers' MPNet "
-            "always computes T5's 32/128, whatever its configuration says, so its results would be wrong"
-        ]
-    is_modern = FAMILIES[form] is MODERNBERT
-    if form not in ("mpnet", "maelm") and not is_modern and buckets[0] != "none":
-        return [f"it has a relative position bias, but {FORMATS[form]} has absolute positions only"]
-    if config.local_attention and not is_modern:
-        return [f"its layers have local attention, but {FORMATS[form]} has only global attention"]
-    if (config.positions == "rotary") != is_modern:
-        return [f"its positions are {config.positions}, but those of {FORMATS[form]} are not"]
+def fixed_otherwise(config: Any, family: Family, name: str) -> list[str]:
+    """Return the first option of the encoder, in words, that the family's class ``name`` has fixed to another value."""
+    options = EncoderOptions.of(config)
+    for option, fixed in family.fixed.items():
+        value = getattr(options, option)
+        if value != fixed:
+            return [f"its --{option.replace('_', '-')} is {value}, but {name} always computes {fixed}"]
     return []
 
 
 def _obstacles_of_prediction(source: LoadedCheckpoint, form: str) -> list[str]:
     model, view, found = source.model, source.checkpoint.view, []
     if model.lm_head is None:
-        found.append("the checkpoint has no LM head, because it was fine-tuned")
+        found.append("the checkpoint has no LM head")
     if form == OUR_FORMAT:
         found.append("Maelm has no class that predicts masks: `maelm fill` and `maelm score` do")
     elif model.decoder is not None and model.decoder.reads_encoder:

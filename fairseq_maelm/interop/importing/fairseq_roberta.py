@@ -9,14 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 from torch import Tensor
 
+from fairseq_maelm.architecture.families import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.checkpoints.plain_data import check_weights, declared_options, plain_sections, read_state, shown
 from fairseq_maelm.checkpoints.reader import check_depth, check_sizes
-from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.fairseq_fixes.loading import OF_FAIRSEQ
 from fairseq_maelm.files.atomic import read_json, sha256_of
 from fairseq_maelm.interop.compare_outputs import STATES, scores_of
@@ -29,8 +28,7 @@ from fairseq_maelm.interop.importing.symbols import (
     with_special_tokens,
 )
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MASK_SYMBOL, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MASK_SYMBOL, MODEL_FILE, TOKENIZER_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +81,14 @@ def open_checkpoint(path: Path, vocabulary: Path | None, symbols: str | None = N
         )
     dictionary = load_dictionary(str(folder))
     model = _build(path, sections["model"], without_prefix(state["model"]), dictionary)
-    options = _model_options(path, model)
+    options = _model_options(model)
     first_position = model.encoder.sentence_encoder.padding_idx + 1
     mask = dictionary.index(MASK_SYMBOL)
+    state = model.state_dict()
+    try:
+        weights = take_weights(state, FAIRSEQ_ROBERTA, options, "masked-lm", first_position=first_position)
+    except KeyError as error:  # a table of sines, or no LayerNorm of the embeddings
+        raise refuse(path, f"its weights lack {error.args[0]}") from error
 
     @torch.no_grad()
     def compute(tokens: Tensor) -> dict[str, Tensor]:
@@ -95,7 +98,7 @@ def open_checkpoint(path: Path, vocabulary: Path | None, symbols: str | None = N
     return Source(
         options=options,
         architecture="masked-lm",
-        weights=take_weights(model.state_dict(), FAIRSEQ_ROBERTA, options, "masked-lm", first_position=first_position),
+        weights=weights,
         vocabulary=_read_vocabulary(folder, dictionary, symbols),
         compute=compute,
         facts={"kind": "fairseq roberta", f"SHA-256 of {path.name}": sha256_of(path)},
@@ -135,37 +138,20 @@ def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dict
     return model.eval().float()
 
 
-def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
+def _model_options(model: RobertaModel) -> dict[str, Any]:
+    """Return our options for a model of fairseq; the comparison of outputs shows whether ours computes the same."""
     encoder = model.encoder.sentence_encoder
-    layer = encoder.layers[0]
-    if layer.normalize_before or encoder.layer_norm is not None:
-        raise refuse(path, "its LayerNorms are before the sub-layers, but in our encoder they are after them")
-    if encoder.layernorm_embedding is None:
-        raise refuse(path, "it has no LayerNorm after the embeddings")
-    # fairseq may use apex' LayerNorm instead of torch's.
-    eps = sorted({part.eps for part in model.modules() if hasattr(part, "normalized_shape")})
-    if len(eps) != 1:
-        raise refuse(
-            path,
-            f"its LayerNorms add different numbers to the variance ({eps}), but all LayerNorms of our encoder "
-            "add the same one",
-        )
-    sample = torch.linspace(-4.0, 4.0, 101)
-    if not torch.allclose(layer.activation_fn(sample), F.gelu(sample), atol=1e-6):
-        raise refuse(path, "its activation is not the exact gelu")
-    if getattr(encoder.embed_positions, "weight", None) is None:
-        raise refuse(path, "its positions are not a learned table")
-    if model.encoder.lm_head.weight is not encoder.embed_tokens.weight:
-        raise refuse(path, "its LM head does not share the token embeddings, but our LM head does")
+    layer, table = encoder.layers[0], encoder.embed_positions
     return {
+        **FAIRSEQ_ROBERTA.fixed,
         "encoder_layers": len(encoder.layers),
         "encoder_embed_dim": layer.embed_dim,
         "encoder_ffn_embed_dim": layer.fc1.out_features,
         "encoder_attention_heads": layer.self_attn.num_heads,
         "decoder_layers": 0,
-        "layer_norm_eps": eps[0],
-        "max_positions": encoder.embed_positions.num_embeddings - encoder.padding_idx - 1,
-        "relative_buckets": "none",
+        # A fork of fairseq may have another epsilon, and fairseq may use apex' LayerNorm instead of torch's.
+        **dict.fromkeys(FAIRSEQ_ROBERTA.defaults, layer.final_layer_norm.eps),
+        "max_positions": getattr(table, "num_embeddings", 0) - encoder.padding_idx - 1,
     }
 
 

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_maelm.architecture.families import FAMILIES, Family, take_weights
 from fairseq_maelm.checkpoints.plain_data import check_weights, load_plain
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, Family, take_weights
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
 from fairseq_maelm.interop.compare_outputs import Computation, move_type_0_to_positions, transformers_outputs
-from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, OUR_FORMAT
-from fairseq_maelm.interop.importing.huggingface_config import (
+from fairseq_maelm.interop.configuration import (
     model_options,
     padding,
     position_offset,
     read_config,
 )
+from fairseq_maelm.interop.export.formats import ARCHITECTURES, AUTO_CLASSES, OUR_FORMAT
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse, without_prefix
 from fairseq_maelm.interop.importing.symbols import readable_folder

@@ -8,16 +8,16 @@ from typing import Any
 
 from fairseq_maelm.files.atomic import read_json
 from fairseq_maelm.interop.compare_outputs import differences
-from fairseq_maelm.interop.importing.huggingface_config import check_numbers
+from fairseq_maelm.interop.configuration import check_numbers
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.interop.tokenizer_test_strings import ORDINARY_STRINGS
 from fairseq_maelm.text.dictionary import FILLER
-from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer_file import encode_text, open_tokenizer_file
 from fairseq_maelm.text.vocabulary import (
     FAIRSEQ_SYMBOLS,
     MASK_SYMBOL,
     MODEL_FILE,
+    TOKENIZER_FILE,
     dictionary_symbols,
     load_sentencepiece,
 )
@@ -45,13 +45,8 @@ def read_vocabulary(folder: Path, rows: int, pad: int | None, like_bert: bool = 
     """Order the embeddings of a model as a fairseq dictionary: <s>, <pad>, </s>, <unk>, all other tokens, <mask>.
 
     RoBERTa and MPNet already have this order, so their ids do not change. The folder's tokenizer.json is renumbered to
-    our ids, but text is tokenized with the folder's sentencepiece model if there is one.
-
-    Args:
-        folder: of the source.
-        rows: number of embeddings.
-        pad: the padding id on which the model's outputs depend; None if they do not depend on it.
-        like_bert: special tokens that no file names are spelled as in BERT, if the vocabulary has them.
+    our ids, but text is tokenized with the folder's sentencepiece model if there is one. ``pad`` is the padding id on
+    which the model's outputs depend, or None. ``like_bert``: special tokens that no file names are spelled as in BERT.
     """
     tokenizer = open_source_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)

@@ -1,14 +1,26 @@
 """Import a model into a verified folder for fairseq: checkpoint, dictionary and tokenizer."""
 
+import json
+import logging
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
+from fairseq.dataclass.configs import FairseqConfig
+from omegaconf import OmegaConf, open_dict
+from torch import Tensor
 
 from fairseq_maelm import __version__
-from fairseq_maelm.checkpoints.fit import dictionary_fingerprint
+from fairseq_maelm.architecture.checks import check_config
+from fairseq_maelm.architecture.config import MaelmModelConfig, complete_config
+from fairseq_maelm.architecture.encoder_options import DEFAULT_SIZE, SIZES
+from fairseq_maelm.checkpoints.fit import SETTINGS, dictionary_fingerprint, model_settings, pack_settings
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, shipped_encoders
+from fairseq_maelm.checkpoints.reader import Checkpoint
+from fairseq_maelm.data.masking import MAX_LENGTH
 from fairseq_maelm.files.prepared_folder import whole_folder
 from fairseq_maelm.interop.compare_outputs import (
     Agreement,
@@ -17,23 +29,24 @@ from fairseq_maelm.interop.compare_outputs import (
     compare_tokens,
     comparison_batches,
 )
+from fairseq_maelm.interop.configuration import model_options
 from fairseq_maelm.interop.export.complete_folder import complete, complete_section
 from fairseq_maelm.interop.export.exporter import CARD_FILE, write_model
 from fairseq_maelm.interop.export.model_card import compared, model_card, table
 from fairseq_maelm.interop.export.target import choose_target, default_format
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.importing.checkpoint import arguments_of, converted, fairseq_options
-from fairseq_maelm.interop.importing.longer_positions import with_positions
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source, refuse
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
-from fairseq_maelm.interop.source_files import CONFIG_FILE, SourceFiles, facts_and_card
+from fairseq_maelm.interop.source_files import CONFIG_FILE, POSITIONS, SourceFiles, facts_and_card, with_text_limit
+from fairseq_maelm.launch.command_line import words_of
 from fairseq_maelm.launch.continued import effects_of_pretraining
+from fairseq_maelm.models.build import build_model
 from fairseq_maelm.options import UsageError
+from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.sentencepiece_model import warn_of_export
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE
 
 
 class Imported(NamedTuple):
@@ -206,3 +219,105 @@ def _verify(path: Path, source: Source, ours: LoadedCheckpoint) -> list[Agreemen
         comparison_batches(ours.model, masks=source.architecture == "masked-lm"),
         str(refuse(path, "the checkpoint computes different values")),
     )
+
+
+def fairseq_options(model: dict[str, Any]) -> list[str]:
+    """Return the arguments of fairseq-train that build a model: --arch, and all options with non-default values.
+
+    The default of an option may depend on another option: --local-rotary-base defaults to --rotary-base.
+    """
+
+    def agrees(size: dict[str, Any]) -> bool:
+        return all(model.get(name, value) == value for name, value in size.items() if not name.startswith("decoder_"))
+
+    arch = next((name for name, size in SIZES.items() if agrees(size)), DEFAULT_SIZE)
+    given: dict[str, Any] = {}
+    # In declaration order: options are declared after the options that their defaults depend on.
+    for name in [name for name in MaelmModelConfig.__dataclass_fields__ if name in model]:
+        config = MaelmModelConfig(_name=arch, **given)
+        complete_config(config)
+        if getattr(config, name) != model[name]:
+            given[name] = model[name]
+    return arguments_of({"arch": arch, **given})
+
+
+def arguments_of(options: dict[str, Any]) -> list[str]:
+    """Return options of the model or the task ``maelm`` as arguments of fairseq-train."""
+    return words_of({name.replace("_", "-"): value for name, value in options.items()})
+
+
+def converted(source: Source, dictionary: Any, folder: Path) -> LoadedCheckpoint:
+    """Convert a source to the checkpoint to be saved in ``folder``; ``dictionary`` includes <mask>."""
+    weights, order = dict(source.weights), source.vocabulary.order
+    if order != list(range(len(order))):
+        for name in ("encoder.embed_tokens.weight", "lm_head.bias"):
+            if name in weights:
+                weights[name] = weights[name][torch.tensor(order)]
+    # Without copying, every slice would hold the whole storage.
+    weights = {name: weight.detach().clone() for name, weight in weights.items()}
+    config = _configuration(source)
+    check_config(config.model)
+    weights[SETTINGS] = pack_settings(model_settings(config.model, dictionary))
+    checkpoint = Checkpoint(folder / CHECKPOINT_FILE, config, weights, state={})
+    return LoadedCheckpoint(checkpoint, build_model(checkpoint, dictionary), dictionary, folder)
+
+
+def _configuration(source: Source) -> Any:
+    """Return a config with the sections "task" and "model", with all defaults that fairseq-train would fill in."""
+    tokens = source.options["max_positions"]
+    # The data folder is given when the checkpoint is loaded.
+    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **MLM_TASK)
+    model = MaelmModelConfig(_name=fairseq_options(source.options)[1], **source.options)
+    config = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))
+    with open_dict(config):
+        complete_config(config.model)
+    whole: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    return OmegaConf.create({section: whole[section] for section in ("task", "model")})
+
+
+logger = logging.getLogger(__name__)
+
+_OURS, _LENGTH = "encoder.embed_positions.weight", "max_position_embeddings"
+
+
+def with_positions(path: Path, source: Source, positions: int) -> Source:
+    """Return a source with more positions; a learned table is stretched to them by linear interpolation.
+
+    The first and the last row stay. Rows that repeat the old ones would keep the states of short texts, but a token of
+    a long text could not tell its neighbors from tokens one table away; continued pretraining learns it more slowly.
+    """
+    had = int(source.options["max_positions"])
+    if not had < positions <= MAX_LENGTH:
+        raise UsageError(f"--positions {positions}: {path} has {had}, so give a number from {had + 1} to {MAX_LENGTH}")
+    options, weights, kept = {**source.options, "max_positions": positions}, dict(source.weights), source.kept_weights
+    config = json.loads(source.files.get(CONFIG_FILE, b"{}"))
+    if _LENGTH in config:
+        config[_LENGTH] += positions - had  # RoBERTa's number includes rows that no token uses
+    if _OURS in weights:
+        weights[_OURS] = _stretched(weights[_OURS], had, positions)
+        kept = {name: _stretched(each, had, positions) if name == POSITIONS else each for name, each in kept.items()}
+        how = f"{positions}, interpolated from {had}"
+    else:
+        options = model_options(config)  # a window that held all old positions may not hold all new ones
+        how = f"{positions} instead of {had}; they are rotary, without a table"
+    logger.info("positions: %s", how)
+    changes = {CONFIG_FILE: config, "tokenizer_config.json": {"model_max_length": positions}}
+    files = {
+        name: _changed(content, changes.get(name, {})) for name, content in with_text_limit(source.files, had).items()
+    }
+    facts = {**source.facts, "positions": how}
+    return replace(source, options=options, weights=weights, kept_weights=kept, files=files, facts=facts)
+
+
+def _stretched(table: Tensor, had: int, positions: int) -> Tensor:
+    """Stretch the last ``had`` rows of a table <float>[R, D] to ``positions``; the rows in front stay as they are."""
+    unused, rows = table[:-had], table[-had:]
+    longer = F.interpolate(rows.T[None], positions, mode="linear", align_corners=True)[0].T
+    return torch.cat([unused, longer])
+
+
+def _changed(content: bytes, changes: dict[str, Any]) -> bytes:
+    """Return the content of a JSON file with other values."""
+    if not changes:
+        return content
+    return (json.dumps({**json.loads(content), **changes}, indent=2, ensure_ascii=False) + "\n").encode("utf-8")

@@ -24,9 +24,8 @@ from fairseq_maelm.interop.importing.huggingface_vocabulary import (
 from fairseq_maelm.interop.importing.source import refuse
 from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.dictionary import FILLER
-from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer_file import open_tokenizer_file
-from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS, MASK_SYMBOL
+from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS, MASK_SYMBOL, TOKENIZER_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -131,9 +130,6 @@ def readable_folder(
         cased: keep capitals and accents, which BERT's tokenizer may remove.
         kind: how text is split, ``LETTERS`` or ``WORDS``; None for the source's way, or ``LETTERS`` if it misses them.
         like_bert: as in ``special_numbers``.
-
-    Raises:
-        ValueError: the tokenizer misses most of its tokens, by its own settings.
     """
     repaired = _repaired(folder, files, cased, kind, like_bert)
     if not repaired:

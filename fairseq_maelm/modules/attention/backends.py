@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_maelm.modules.attention import sdpa, triton
-from fairseq_maelm.modules.attention.context import AttentionContext, plain_attention
+from fairseq_maelm.modules.attention import cpu, sdpa
+from fairseq_maelm.modules.attention.context import Attend, AttentionContext, plain_attention
 from fairseq_maelm.modules.attention.local import LocalMethod
-from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
-from fairseq_maelm.modules.cpu import attention as cpu
+from fairseq_maelm.modules.attention.streams import attend_parts
+from fairseq_maelm.modules.attention.triton import operator as triton
 
 
 class Backend(NamedTuple):

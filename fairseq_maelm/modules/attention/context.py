@@ -4,17 +4,24 @@ Each forward pass makes one ``AttentionContext`` for all layers of a stack. It s
 bias of the logits. Backends that need the dense bias call ``dense``, which returns the same tensor in every layer.
 """
 
+from collections.abc import Callable, Hashable
 from copy import copy
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_maelm.batch import padding_boundaries, padding_mask
-from fairseq_maelm.modules.attention.bias_gradient import Attach, spread
+from fairseq_maelm.modules.attention.relative_position import Attach, spread
 from fairseq_maelm.modules.attention.rotary import Rotation
 from fairseq_maelm.modules.output_positions import OutputPositions
+
+_Made = TypeVar("_Made")
+
+# A backend's function: queries, keys and values <float>[B, H, S, d_h], who reads whom, dropout -> [B, H, Q, d_h].
+Attend = Callable[[Tensor, Tensor, Tensor, "AttentionContext", float], Tensor]
 
 
 def plain_attention(
@@ -112,7 +119,6 @@ class AttentionContext:
         mask_stream: the masks of the shared decoder, if the rest of the context is that of visible tokens beside them.
         boundaries: <int32>[2 B + 1], see ``padding_boundaries``, if padding is all that makes sequences differ;
             backends may then compute the padding as separate sequences.
-        cache: results that a backend computes in one layer and reuses in the others.
     """
 
     def __init__(
@@ -134,9 +140,19 @@ class AttentionContext:
         self.boundaries: Tensor | None = None
         if lengths is not None and keys.positions is not None and not more:
             self.boundaries = padding_boundaries(lengths, keys.positions.shape[1])
-        self.cache: dict[Any, Any] = {}
-        self._dense: dict[tuple[torch.dtype, bool], Tensor | None] = {}
-        self._blind: Tensor | None = None
+        self._made: dict[Hashable, Any] = {}
+
+    def once(self, name: Hashable, make: Callable[[], _Made]) -> _Made:
+        """Return ``make()``, computed in the first layer that asks for ``name`` and stored for the others.
+
+        In a compiled graph every layer computes it: a stored tensor would give the second layer another graph.
+        """
+        if torch.compiler.is_compiling():
+            return make()
+        if name not in self._made:
+            self._made[name] = make()
+        made: _Made = self._made[name]
+        return made
 
     @property
     def reads_from_everywhere(self) -> bool:
@@ -189,17 +205,16 @@ class AttentionContext:
 
     def blind(self, length: int) -> Tensor | None:
         """Return <bool>[B, 1, 1, 1], True at sequences whose keys are all hidden, or None if there are none."""
-        blind = self._blind
-        if blind is None:
-            hidden = self._hidden_keys(length)
-            if hidden is None:
-                return None
-            blind = hidden.all(dim=1)[:, None, None, None]
-        if torch.compiler.is_compiling():
-            return blind
-        self._blind = blind
-        # Checking would synchronize with a GPU.
-        return None if blind.device.type == "cpu" and not blind.any() else blind
+        return self.once("blind", partial(self._blind, length))
+
+    def _blind(self, length: int) -> Tensor | None:
+        hidden = self._hidden_keys(length)
+        if hidden is None:
+            return None
+        blind = hidden.all(dim=1)[:, None, None, None]
+        # On a GPU, checking would synchronize; in a compiled graph, it would make two graphs.
+        checks = blind.device.type == "cpu" and not torch.compiler.is_compiling()
+        return None if checks and not blind.any() else blind
 
     def dense(self, key: Tensor) -> Tensor | None:
         """Return the differentiable dense bias for keys <float>[B, H, S, d_h], in the dtype of the keys.
@@ -207,16 +222,13 @@ class AttentionContext:
         The shape is [B or 1, H or 1, Q or 1, S]; None if there is nothing to add. Later calls return the same tensor.
         Sequences whose keys are all hidden get no -inf, so that all results stay finite; see ``blind``.
         """
-        # In a compiled graph, a stored tensor would give the second layer a graph different from the first.
+        return self.once(("dense", key.dtype, self.needs_gradient), partial(self._dense, key))
+
+    def _dense(self, key: Tensor) -> Tensor | None:
         if torch.compiler.is_compiling():
             return self._values(key)
-        kind = (key.dtype, self.needs_gradient)
-        if kind not in self._dense:
-            dense = self.values(key)
-            if self.needs_gradient:
-                dense = Attach.apply(self.relative_bias, dense, self.index())
-            self._dense[kind] = dense
-        return self._dense[kind]
+        dense = self.values(key)
+        return Attach.apply(self.relative_bias, dense, self.index()) if self.needs_gradient else dense
 
     def index(self) -> Tensor:
         """Return the column of ``relative_bias`` for each pair of query and key: <int64>[B, Q, S]."""

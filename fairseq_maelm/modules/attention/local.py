@@ -7,7 +7,6 @@ and time grow linearly with the length. The Triton kernels take whole sequences 
 hides.
 """
 
-from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
@@ -16,9 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_maelm.batch import padding_mask
-from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, Visibility
-from fairseq_maelm.modules.attention.packed_qkv import Attend
-from fairseq_maelm.modules.cpu.local_attention import attend_windows
+from fairseq_maelm.modules.attention.context import Attend, AttentionContext, Tokens, Visibility
+from fairseq_maelm.modules.attention.cpu import attend_windows
 
 # Smaller blocks make matrix products too small to be efficient.
 _SMALLEST_BLOCK = 16
@@ -69,7 +67,7 @@ def attend_local(
     length, size = query.shape[2], block_size(window)
     if method is LocalMethod.WHOLE or length <= _dense_blocks(query, dropout, method) * size:
         return attend(query, key, value, windowed(context, window), dropout)
-    blocks = _once(context, ("blocks", window), partial(blocks_of, context, window, len(query), length))
+    blocks = context.once(("blocks", window), partial(blocks_of, context, window, len(query), length))
     if method is LocalMethod.WINDOWS:
         hidden = blocks.dense(key)
         assert hidden is not None, "blocks hide keys outside of their window"
@@ -104,7 +102,7 @@ def key_blocks(states: Tensor, size: int) -> Tensor:
 
 def windowed(context: AttentionContext, window: int) -> AttentionContext:
     """Return a copy of the context with a window, the same one in all layers."""
-    return _once(context, ("window", window), partial(_windowed, context, window))
+    return context.once(("window", window), partial(_windowed, context, window))
 
 
 def _windowed(context: AttentionContext, window: int) -> AttentionContext:
@@ -139,16 +137,6 @@ def blocks_of(context: AttentionContext, window: int, sequences: int, length: in
         context.relative_bias,
         Tokens(positions[:, queries].flatten(0, 1)),
     )
-
-
-def _once(context: AttentionContext, name: tuple[str, int], make: Callable[[], AttentionContext]) -> AttentionContext:
-    """Make a context once for all layers; in compiled graphs, make it in every layer: they must be equal."""
-    if torch.compiler.is_compiling():
-        return make()
-    if name not in context.cache:
-        context.cache[name] = make()
-    made: AttentionContext = context.cache[name]
-    return made
 
 
 def _positions(context: AttentionContext, sequences: int) -> Tensor:

@@ -29,17 +29,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, context: AttentionContext,
 
 
 def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
-    """Use flash attention (Dao, 2023); padding is computed as separate sequences, so that no mask is needed.
+    """Use flash attention (Dao, 2023) for <float16 or bfloat16>[B, H, S, d_h]; return a tensor of the same shape.
 
-    Args:
-        boundaries: <int32>[2 B + 1], see ``padding_boundaries``.
-        query: <float16 or bfloat16>[B, H, S, d_h].
-        key: as ``query``.
-        value: as ``query``.
-        dropout: probability of dropping an attention weight.
-
-    Returns:
-        <float>[B, H, S, d_h].
+    Padding is computed as separate sequences between ``boundaries`` <int32>[2 B + 1], so that no mask is needed.
     """
     length = query.shape[2]
     rows = (heads.transpose(1, 2).flatten(0, 1) for heads in (query, key, value))

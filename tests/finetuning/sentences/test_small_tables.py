@@ -152,9 +152,12 @@ def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, v
     monkeypatch.setattr(finetuning, "read_encoder", lambda checkpoint: encoder)
     monkeypatch.setattr(
         finetuning,
-        "configuration_of",
-        lambda words: SimpleNamespace(task=SimpleNamespace(head_start=last(words, "--head-start"))),
+        "parsed_command",
+        lambda words, more, owned: SimpleNamespace(
+            task=SimpleNamespace(head_start=last([*words, *more], "--head-start"))
+        ),
     )
+    monkeypatch.setattr(finetuning, "set_options", lambda config, options: None)
     monkeypatch.setattr(
         finetuning,
         "count_updates",
@@ -166,7 +169,7 @@ def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, v
         **{**settings, "fairseq_options": [], **changes}, checkpoint="c.pt", task=folder, output=Path("out"), seed=1
     )
     recipe = read_recipe(Path(changes.get("recipe") or "sentences"), FineTuningRecipe)
-    return finetuning.run_words(args, recipe, Machine(0, "fp32"))
+    return finetuning.run_command(args, recipe, Machine(0, "fp32"))[0]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,7 @@ def run_words_of(folder: Path, monkeypatch: pytest.MonkeyPatch, examples: int, v
         (1000, 100, {}, {"batch-size": 16, "max-epoch": 5, "max-update": 315, "validate-interval": 5}),
         (2000, 200, {}, {"max-epoch": 5, "max-update": 315, "validate-interval": None, "mix-start": None}),
         (20_000, 2000, {}, {"batch-size": 32, "max-epoch": 3, "max-update": 1875, "validate-interval": None}),
-        (162, 18, {"epochs": 2, "batch_size": 32}, {"batch-size": 32, "max-epoch": 2, "max-update": 12}),
+        (162, 18, {"epochs": 2, "batch_size": 32}, {"batch-size": 32, "max-epoch": 2, "pooling": "mean"}),
         (162, 18, {"pooling": "first"}, {"pooling": "first", "head-start": "frozen"}),
         (162, 18, {"patience": 3}, {"max-epoch": 15, "validate-interval": None}),
         (162, 18, {"fairseq_options": ["--head-start", "random"]}, {"head-start": "random", "mix-start": None}),

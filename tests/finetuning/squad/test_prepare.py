@@ -17,7 +17,7 @@ from fairseq_maelm.finetuning.squad.prepare import (
     prepare_squad,
 )
 from fairseq_maelm.finetuning.squad.reading import NOT_FOUND
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.vocabulary import open_encoder
 
 CONTEXT = "The Cat sat on  the MAT."
 

@@ -26,7 +26,7 @@ from fairseq_maelm.finetuning.tagging.task import TaggingCriterion, TaggingTask
 from fairseq_maelm.finetuning.task_folder import load_split
 from fairseq_maelm.tasks.finetuning import NoOptions
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.vocabulary import open_encoder
 
 LAYOUT = Layout("conll", "-1")
 # IOB1; the third word is a control character.

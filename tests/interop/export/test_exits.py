@@ -14,7 +14,7 @@ from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.files.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.finetuning.sentences.task import HEAD, SentencesTask, SentencesTaskConfig
 from fairseq_maelm.interop.export.exporter import ExportSettings, export
-from fairseq_maelm.launch.setup_files import read_setup_files
+from fairseq_maelm.launch.run_record import read_setup_files
 from fairseq_maelm.models.classification import score_texts
 from interop.export.checkpoints import str_or_number, train_vocabulary, write_checkpoint
 

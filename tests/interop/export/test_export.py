@@ -176,11 +176,11 @@ def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: P
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({}, {}, "transformers' MPNet always computes T5's 32/128"),
+        ({}, {}, "its --relative-num-buckets is 8, but MPNet always computes 32"),
         (
             {},
             {**MPNET_BUCKETS, "relative_buckets": "none"},
-            "no relative position bias.*--format maelm represents its encoder",
+            "its --relative-buckets is none, but MPNet always computes t5.*--format maelm represents its encoder",
         ),
         ({"architecture": "masked-lm"}, MPNET_BUCKETS, "predicts masked tokens by its decoder"),
         (
@@ -202,19 +202,24 @@ def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: P
         (
             {"architecture": "masked-lm"},
             {**MPNET_BUCKETS, "heads": ("tags",)},
-            "no LM head, because it was fine",
+            "the checkpoint has no LM head",
         ),
-        ({"format": "roberta"}, {}, "Roberta has absolute positions only.*--format maelm represents its encoder"),
-        ({"format": "modernbert"}, {}, "its layers are post_norm, .*--format maelm represents its encoder"),
+        ({"format": "roberta"}, {}, "but Roberta always computes none.*--format maelm represents its encoder"),
+        ({"format": "modernbert"}, {}, "but ModernBert always computes modern.*--format maelm represents its encoder"),
         (
             {"format": "maelm"},
             {"layer": "modern", "positions": "rotary"},
-            "its layers are modern, but --format modernbert",
+            "its --layer is modern, but Maelm always computes post_norm",
         ),
         (
             {"architecture": "sequence-classification"},
             {**MPNET_BUCKETS, "heads": ("mean_head",)},
             "reads the mean of all states, and MPNetForSequenceClassification the first token.s",
+        ),
+        (
+            {"format": "distilbert"},
+            {"relative_buckets": "none"},
+            "its --layer-norm-eps is 1e-05, but DistilBert always computes 1e-12",
         ),
         ({}, {"heads": ("tags", "spans")}, "several heads: choose one of tags, spans with --head"),
     ],

@@ -14,13 +14,16 @@ from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 
-def test_weights_are_means_and_new_heads_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The encoder in the stock folder is the mean; the head, which the source lacks, is as it was."""
+@pytest.mark.parametrize("heads_of_source", [(), ("sentence_classification_head",)])
+def test_weights_are_means_and_heads_stay(
+    heads_of_source: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The encoder in the stock folder is the mean; the head is as it was, also if the source has one of its name."""
     data = train_vocabulary(tmp_path / "data")
     sizes = {"relative_num_buckets": 32, "relative_max_distance": 128}
     source, trained = tmp_path / "source" / "checkpoint_best.pt", tmp_path / "trained" / "checkpoint_best.pt"
     task = {"_name": "maelm_sentences"}
-    old = write_checkpoint(source, data, scale=0.1, **sizes)
+    old = write_checkpoint(source, data, task if heads_of_source else None, heads=heads_of_source, scale=0.1, **sizes)
     new = write_checkpoint(trained, data, task, heads=("sentence_classification_head",), **sizes)
     words = ["export", "--checkpoint", trained, "--vocabulary", data, "--output", tmp_path / "mixed"]
     words = [*map(str, words), "--mix", f"{source.parent}=0.25", "--complete", "--name", "mean"]

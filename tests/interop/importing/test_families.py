@@ -15,13 +15,13 @@ from fairseq.trainer import Trainer
 from support import batch_of
 
 from fairseq_maelm import MaelmModel
+from fairseq_maelm.architecture.families import FAMILIES, weights_of_family
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
-from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
 from fairseq_maelm.interop.export.exporter import Export, ExportSettings, export
 from fairseq_maelm.interop.importing.importer import Imported, import_model
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model
 from fairseq_maelm.interop.tokenizer_test_strings import HARD_STRINGS
-from fairseq_maelm.text.imported import TOKENIZER_FILE, open_encoder
+from fairseq_maelm.text.vocabulary import TOKENIZER_FILE, open_encoder
 
 from .sources import FOLDERS, transformers
 
@@ -171,8 +171,7 @@ def test_an_update_equals_that_of_transformers(kind: str, made: Callable[[str], 
     for name, parameter in theirs.named_parameters():
         # Our model has token type 0 in its positions, whose gradient they share.
         parameter.requires_grad_("token_type" not in name)
-    # fairseq adds epsilon to the root of the second moment before its correction, and torch after it.
-    adamw = torch.optim.AdamW(theirs.parameters(), RATE, (0.9, BETA), EPS / (1 - BETA) ** 0.5, DECAY)
+    adamw = torch.optim.AdamW(theirs.parameters(), RATE, (0.9, BETA), EPS, DECAY)
     loss = theirs(kept.order[tokens], attention_mask=(tokens != 1).long(), labels=labels).loss
     loss.backward()
     before = {name: weight.clone() for name, weight in theirs.state_dict().items()}

@@ -16,8 +16,7 @@ from fairseq_maelm.interop.export.exporter import ExportSettings, export
 from fairseq_maelm.interop.importing import huggingface
 from fairseq_maelm.interop.importing.importer import import_model
 from fairseq_maelm.interop.loaded_checkpoint import load_with_model
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import MODEL_FILE, SOURCE_FILE
+from fairseq_maelm.text.vocabulary import MODEL_FILE, SOURCE_FILE, TOKENIZER_FILE
 from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint
 
 from . import sources
@@ -180,16 +179,34 @@ def modern(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(folder / "checkpoint.pt", data, folder / "source", ExportSettings("modernbert")).folder
 
 
+_NOT_SUCH, _OTHER_VALUES = "config.json does not describe such a model", "computes different values"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_types": 5}, "layer_types is 5, not a list"),
-        ({"rope_parameters": {"rope_theta": 3.0}}, "rope_parameters is .*, not an object for each kind of layer"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": [3.0]}}}, "its rotary bases are not numbers"),
+        ({"layer_types": 5}, _NOT_SUCH),
+        ({"rope_parameters": {"rope_theta": 3.0}}, _NOT_SUCH),
+        ({"rope_parameters": {"full_attention": {"rope_theta": [3.0]}}}, _NOT_SUCH),
         ({"pad_token_id": True}, "Field 'pad_token_id' with value True|cannot compute its outputs"),
-        ({"num_attention_heads": 0}, "num_attention_heads is 0, not 1 or more"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, not a whole number of 1 or more"),
         ({"max_position_embeddings": 1}, "max_position_embeddings is 1, too few"),
         ({"model_type": ["maelm"]}, "model_type .* is not one of"),
+        ({"rope_parameters": sources.rope(full_attention=10.5, sliding_attention=1e4)}, _OTHER_VALUES),
+        ({"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]}, _OTHER_VALUES),
+        ({"hidden_activation": "silu"}, _OTHER_VALUES),
+        # What sequences of the compared lengths may not show.
+        ({"rope_scaling": {"rope_type": "linear", "factor": 1.0}}, "rope_scaling is .*, but our encoder has None"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 1.0}}},
+            "its rotary positions are scaled",
+        ),
+        ({"is_decoder": True}, "is_decoder is True, but our encoder has False"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, but our encoder has True"),
+        # What would take too much memory.
+        ({"num_hidden_layers": 1001}, "num_hidden_layers in config.json is '1001', not a number up to 1000"),
+        ({"hidden_size": 10**9}, "hidden_size in config.json is '1000000000', not a number up to 10000000"),
+        ({"num_labels": 10**6}, "num_labels in config.json is '1000000', not a number up to 100000"),
     ],
 )
 def test_a_wrong_config_json_is_refused(changes: dict[str, Any], message: str, modern: Path, tmp_path: Path) -> None:
@@ -302,16 +319,16 @@ def test_the_epsilon_of_a_fork_of_fairseq_is_carried(tmp_path: Path, monkeypatch
     checkpoint, honest = sources.fairseq_checkpoint(tmp_path / "source"), fairseq_roberta._model_options
     numbers = [1e-12]
 
-    def of_a_fork(path: Path, model: Any) -> dict[str, Any]:
+    def of_a_fork(model: Any) -> dict[str, Any]:
         for place, part in enumerate(each for each in model.modules() if isinstance(each, torch.nn.LayerNorm)):
             part.eps = numbers[place % len(numbers)]
-        return honest(path, model)
+        return honest(model)
 
     monkeypatch.setattr(fairseq_roberta, "_model_options", of_a_fork)
     words = import_model(checkpoint, tmp_path / "first").model_options
     assert words[words.index("--layer-norm-eps") + 1] == "1e-12"
     numbers.append(1e-6)
-    refused(checkpoint, tmp_path, "different numbers to the variance")
+    refused(checkpoint, tmp_path, "computes different values")
 
 
 def test_gpt2_pairs_of_fairseq_are_read(tmp_path: Path) -> None:

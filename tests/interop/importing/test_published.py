@@ -12,8 +12,7 @@ from fairseq_maelm import MaelmModel
 from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.interop.export.exporter import Export, ExportSettings, export
 from fairseq_maelm.interop.importing.importer import import_model
-from fairseq_maelm.text.imported import TOKENIZER_FILE, open_encoder
-from fairseq_maelm.text.vocabulary import MODEL_FILE
+from fairseq_maelm.text.vocabulary import MODEL_FILE, TOKENIZER_FILE, open_encoder
 
 from . import sources
 from .sources import transformers

@@ -6,12 +6,12 @@ import pytest
 import torch
 from attention_problem import context_of
 
-from fairseq_maelm.models.checks import check_backend
-from fairseq_maelm.modules.attention import sdpa, triton
+from fairseq_maelm.architecture.checks import check_backend
+from fairseq_maelm.modules.attention import cpu, sdpa
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.context import AttentionContext, Tokens, plain_attention
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.cpu import attention as cpu
+from fairseq_maelm.modules.attention.triton import operator as triton
 
 
 def relative_bias(requires_grad=True, **others):
@@ -36,7 +36,7 @@ def choose_backend(monkeypatch):
         with monkeypatch.context() as patched:
             for name, module in (("cpu", cpu), ("sdpa", sdpa)):
                 patched.setattr(module, "attend", stop_at(name))
-            patched.setattr(triton.operator, "relative_attention", stop_at("triton"))
+            patched.setattr(triton, "relative_attention", stop_at("triton"))
             patched.setattr(triton, "_arguments", lambda *of_query: ())
             with pytest.raises(Computed) as stopped:
                 BACKENDS[backend].attend(query, key, None, bias, dropout)
@@ -82,7 +82,7 @@ def test_choice_without_relative_bias_on_a_cpu(choose_backend, dtype, training, 
 
 def test_choice_on_a_gpu(monkeypatch, choose_backend):
     query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, shape=(2, 2, 4, 8))
-    monkeypatch.setattr(triton.operator, "unavailable_because", lambda query: None)
+    monkeypatch.setattr(triton, "unavailable_because", lambda query: None)
     for backend in ("auto", "triton"):
         assert choose_backend(query, relative_bias(), 0.1, backend) == "triton"
         assert choose_backend(query, relative_bias(lengths=torch.ones(2)), 0.1, backend) == "triton"
@@ -90,7 +90,7 @@ def test_choice_on_a_gpu(monkeypatch, choose_backend):
         assert choose_backend(query, context_of(lengths=torch.ones(2)), 0.1, backend) == "sdpa"
         assert choose_backend(query, context_of(), 0.1, backend) == "sdpa"
         assert choose_backend(query, relative_bias(causal=True), 0.0, backend) == "sdpa"
-    monkeypatch.setattr(triton.operator, "unavailable_because", lambda query: "too old")
+    monkeypatch.setattr(triton, "unavailable_because", lambda query: "too old")
     assert choose_backend(query, relative_bias(), 0.1) == "sdpa"
     with pytest.raises(ValueError, match="--attention triton cannot run: too old. Use --attention auto"):
         choose_backend(query, relative_bias(), 0.1, "triton")
@@ -101,7 +101,7 @@ def test_impossible_backends(monkeypatch):
     with pytest.raises(ValueError, match="needs a CUDA GPU"):
         check_backend("triton")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(triton.operator, "INSTALLED", False)
+    monkeypatch.setattr(triton, "INSTALLED", False)
     with pytest.raises(ValueError, match="needs the package triton"):
         check_backend("triton")
     for name, backend in BACKENDS.items():

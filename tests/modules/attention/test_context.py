@@ -5,8 +5,8 @@ import torch
 from attention_problem import context_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_maelm.modules.attention.bias_gradient import spread, sum_over_distances
-from fairseq_maelm.modules.cpu.attention import collecting
+from fairseq_maelm.modules.attention.cpu import collecting
+from fairseq_maelm.modules.attention.relative_position import spread, sum_over_distances
 
 
 def test_spread_and_its_adjoint_by_hand():
@@ -65,6 +65,13 @@ def test_dense_adds_distances_and_hides_keys():
     assert bias.dense(key.bfloat16()).dtype == torch.bfloat16
     values = collecting(bias, key.requires_grad_()).values
     assert torch.equal(values, dense)
+
+
+def test_dense_has_gradients_after_a_pass_without_them():
+    bias, key = context_of(torch.zeros(2, 7, requires_grad=True), torch.tensor([[0, 3]])), torch.empty(1, 2, 2, 4)
+    with torch.no_grad():
+        assert not bias.dense(key).requires_grad
+    assert bias.dense(key).requires_grad
 
 
 def test_nothing_to_add():

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from fairseq_maelm.modules.attention import cpu
 from fairseq_maelm.modules.attention.backends import BACKENDS
-from fairseq_maelm.modules.attention.cross import CrossAttention, memories
-from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
-from fairseq_maelm.modules.attention.packed_qkv import split_packed
-from fairseq_maelm.modules.cpu import attention as cpu
+from fairseq_maelm.modules.attention.layers import CrossAttention, LayerConfig, SelfAttention, memories
+from fairseq_maelm.modules.attention.streams import split_packed
 
 # Every way but the plain one, with which it is compared, and those of other devices.
 HERE = [name for name, backend in BACKENDS.items() if backend.device in (None, "cpu") and name != "plain"]

@@ -6,10 +6,10 @@ from attention_problem import context_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.context import plain_attention
 from fairseq_maelm.modules.attention.local import attend_local, block_size
+from fairseq_maelm.modules.attention.triton import operator as triton
 
 
 class LocalProblem:
@@ -123,13 +123,13 @@ def test_triton_skips_tiles_and_equals_the_formula(relative, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("runs in Triton's interpreter")
     problem = LocalProblem(2, 1, 50, 9, relative, padded=True, dtype=torch.float32)
-    shapes, kernels = [], triton.operator.relative_attention
+    shapes, kernels = [], triton.relative_attention
 
     def recorded(query, *others):
         shapes.append(tuple(query.shape))
         return kernels(query, *others)
 
-    monkeypatch.setattr(triton.operator, "relative_attention", recorded)
+    monkeypatch.setattr(triton, "relative_attention", recorded)
     fast = problem.by("triton")
     assert shapes == [(2, 1, 50, 4)] * 2, "whole sequences, not blocks"
     for ours, exact in zip(fast, problem.written_out(), strict=True):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from plain import authors_buckets
 
+from fairseq_maelm.modules.attention.context import AttentionContext, Tokens
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
 
 SETTINGS = [(32, 128), (64, 128), (128, 256), (8, 20), (4, 3)]
@@ -26,7 +27,7 @@ def test_bias_by_hand(name):
     torch.manual_seed(0)
     bias = RelativePositionBias(name, 8, 20, num_heads=3, max_positions=40)
     positions = torch.tensor([[0, 2, 3, 39], [5, 1, 30, 0]])
-    result = bias.between(positions).dense(torch.empty(2, 3, 4, 5))
+    result = AttentionContext(Tokens(positions), relative_bias=bias()).dense(torch.empty(2, 3, 4, 5))
     assert result.shape == (2, 3, 4, 4)
     for row in range(2):
         for query in range(4):

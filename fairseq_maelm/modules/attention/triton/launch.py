@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from . import gradients as gradient_kernels
-from . import kernels
-from .padding import padded_length
+from . import kernels, padded_length
 
 LOG2_E = math.log2(math.e)
 # Minimum number of programs for the pair gradient; large batches are split into parts to reach it. It is the same on

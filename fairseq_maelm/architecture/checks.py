@@ -8,21 +8,18 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_maelm.architecture.config import MaelmModelConfig
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.models.config import MaelmModelConfig
-from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.backends import BACKENDS
+from fairseq_maelm.modules.attention.triton import operator as triton
 from fairseq_maelm.options import check_options
 
 logger = logging.getLogger(__name__)
 
 
 def check_config(config: Any) -> None:
-    """Refuse a complete configuration that does not describe a valid model.
-
-    Raises:
-        ValueError: an option is wrong; the message names it and the possible values.
-    """
+    """Refuse a complete configuration that does not describe a valid model."""
     check_options(config, MaelmModelConfig)
     _check_heads(config)
     _check_positions(config)
@@ -32,11 +29,7 @@ def check_config(config: Any) -> None:
 
 
 def check_task(task: Any, positions: int) -> None:
-    """Refuse tasks whose sequences are too long for the model, and fairseq tasks that the model does not support.
-
-    Raises:
-        ValueError: the task is refused; the message says what to change or which task to use.
-    """
+    """Refuse tasks whose sequences are too long for the model, and fairseq tasks that the model does not support."""
     longest = task.max_positions()
     # These tasks put <mask> into the input or predict the next token. Translation tasks have two lengths.
     if isinstance(task, LanguageModelingTask | MaskedLMTask) or not isinstance(longest, int):
@@ -53,11 +46,7 @@ def check_task(task: Any, positions: int) -> None:
 
 
 def refuse_stock_bf16(config: Any) -> None:
-    """Refuse fairseq's --bf16, which makes fairseq-train look for a TPU or round the weights in checkpoints.
-
-    Raises:
-        ValueError: --bf16 is set; the message names the option to use instead.
-    """
+    """Refuse fairseq's --bf16, which makes fairseq-train look for a TPU or round the weights in checkpoints."""
     try:
         is_set = getattr(config, "bf16", False) is True
     except OmegaConfBaseException:  # the section "model" alone, whose reference to "common" cannot be resolved
@@ -91,12 +80,7 @@ def _check_heads(config: Any) -> None:
 
 
 def check_view(decoder: Any, view: EncoderView) -> None:
-    """Raise a ValueError if a model cannot predict masked tokens with this view of the encoder.
-
-    Args:
-        decoder: the model's decoder, or None.
-        view: the encoder's view of masked tokens.
-    """
+    """Raise a ValueError if a model with this decoder, or None, cannot predict masked tokens with this view."""
     if decoder is None and view.hides_all_masks:
         raise ValueError(
             "without a decoder (--decoder-layers 0) the model cannot predict the masked tokens, which have no encoder "
@@ -149,13 +133,7 @@ def _check_shared(config: Any) -> None:
 
 
 def _check_positions(config: Any) -> None:
-    if config.relative_buckets != "none":
-        if config.positions == "rotary":
-            raise ValueError(
-                f"--relative-buckets {config.relative_buckets} cannot be combined with --positions rotary: omit "
-                "one of the two"
-            )
-        _check_buckets(config.relative_num_buckets, config.relative_max_distance)
+    EncoderOptions.of(config).check_buckets()
     if config.share_decoder_positions and "rotary" in (config.positions, config.decoder_positions):
         raise ValueError(
             "--share-decoder-positions shares a table of position embeddings, which rotary positions do not have: "
@@ -167,30 +145,12 @@ def _check_positions(config: Any) -> None:
             raise ValueError(f"rotary positions need attention heads of even width: those of the {part} have {width}")
 
 
-def _check_buckets(num_buckets: int, max_distance: int) -> None:
-    if num_buckets < 4 or num_buckets % 4:
-        raise ValueError(
-            f"--relative-num-buckets must be a positive multiple of 4, not {num_buckets}, because each direction has "
-            "half of the buckets, and each half is split into single distances and ranges. For no relative bias use "
-            "--relative-buckets none"
-        )
-    if max_distance <= num_buckets // 4 + 1:
-        raise ValueError(
-            f"--relative-max-distance ({max_distance}) must exceed --relative-num-buckets / 4 + 1 = "
-            f"{num_buckets // 4 + 1}, because smaller distances have separate buckets"
-        )
-
-
 def check_backend(path: str) -> None:
-    """Refuse an attention backend that this machine cannot run.
-
-    Raises:
-        ValueError: the backend cannot run; the message says why and which backend to choose.
-    """
+    """Refuse an attention backend that this machine cannot run."""
     if BACKENDS[path].device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"--attention {path} needs a CUDA GPU, and torch finds none: use --attention auto or, for a checkpoint "
             "that was trained with it, --model-overrides \"{'attention': 'auto'}\""
         )
-    if path == "triton" and not triton.operator.INSTALLED:
+    if path == "triton" and not triton.INSTALLED:
         raise ValueError("--attention triton needs the package triton: install it, or use --attention auto")

@@ -7,7 +7,7 @@ in the cache, the backward pass recomputes the attention weights, and all layers
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.attention.context import AttentionContext, zero_where_blind
-from fairseq_maelm.modules.cpu.bias_gradient import Collect, DenseBias, GradientSum
-from fairseq_maelm.modules.cpu.dropout import DropoutGrid, draw_decisions, dropout_grid
+from fairseq_maelm.modules.attention.relative_position import sum_over_distances
+from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
 
 # Up to this number of keys, torch's fused attention, which works on vectors of 16, is slower than the plain formula:
 # with 12 keys 2.3 times in bfloat16 and 1.4 times in single precision.
@@ -31,10 +31,69 @@ _SEQUENCE_WEIGHTS = 2**22
 _Part = tuple[slice, slice]
 
 
+class GradientSum:
+    """The gradient of a dense bias, summed over all layers in one buffer; see ``sum_over_distances``."""
+
+    def __init__(self, index: Tensor, heads: int, dtype: torch.dtype) -> None:
+        self.index = index
+        self._shape, self._dtype = (heads, *index.shape), dtype
+        self._buffer: Tensor | None = None
+        self._pass = -1
+
+    def buffer(self) -> Tensor:
+        """Return the buffer <dtype>[B or 1, H, S, S] of the current backward pass; at its start the buffer is zero."""
+        # A backward pass without a gradient of the table leaves a sum behind. The next pass must not include it.
+        current = torch._C._current_graph_task_id()
+        if self._buffer is None or self._pass != current:
+            self._buffer = torch.zeros(self._shape, dtype=self._dtype, device=self.index.device)
+            self._pass = current
+        return self._buffer.transpose(0, 1)
+
+    def take(self, width: int) -> Tensor:
+        """Return the gradient, summed over pairs at equal distance, <dtype>[H, width]; free the buffer."""
+        total = sum_over_distances(self.buffer(), self.index, width, self._dtype)
+        self._buffer = None
+        return total
+
+
+class Collect(torch.autograd.Function):
+    """Makes the backward pass of the bias table run after the backward passes of all layers.
+
+    ``forward`` returns an empty tensor, which is an argument of every layer. torch therefore calls ``backward`` after
+    every layer's backward pass has added to the sum.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, of_distance: Tensor, gradient_sum: GradientSum) -> Tensor:
+        """Return an empty tensor that depends on ``of_distance``."""
+        ctx.gradient_sum, ctx.width, ctx.dtype = gradient_sum, of_distance.shape[1], of_distance.dtype
+        return of_distance.new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, unused: Tensor) -> tuple[Tensor, None]:
+        """Return the sum over all layers."""
+        return ctx.gradient_sum.take(ctx.width).to(ctx.dtype), None
+
+
+class DenseBias(NamedTuple):
+    """A dense bias whose gradient the layers sum themselves.
+
+    Attributes:
+        values: <float>[B or 1, H or 1, S or 1, S] without autograd; None if nothing is added.
+        order: <float>[0] result of ``Collect``, an argument of every layer; None if no gradient is needed.
+        gradient_sum: sum of the gradients of ``values``, or None.
+    """
+
+    values: Tensor | None = None
+    order: Tensor | None = None
+    gradient_sum: GradientSum | None = None
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, dropout: float) -> Tensor:
     """Compute ``plain_attention`` for CPU tensors of one dtype.
 
-    With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.cpu.dropout``.
+    With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.dropout``.
 
     Raises:
         ValueError: the tensors are on another device.
@@ -69,22 +128,18 @@ def collecting(context: AttentionContext, key: Tensor) -> DenseBias:
     relative_bias = context.relative_bias
     if not context.needs_gradient or relative_bias is None:
         return DenseBias(context.dense(key))
-    if key.dtype not in context.cache:
+
+    def collect() -> DenseBias:
         # Half precision is too coarse for a sum over layers, sequences and pairs.
         sum_dtype = torch.promote_types(relative_bias.dtype, torch.float32)
         gradient_sum = GradientSum(context.index(), len(relative_bias), sum_dtype)
-        order = Collect.apply(relative_bias, gradient_sum)
-        context.cache[key.dtype] = DenseBias(context.values(key), order, gradient_sum)
-    return context.cache[key.dtype]
+        return DenseBias(context.values(key), Collect.apply(relative_bias, gradient_sum), gradient_sum)
+
+    return context.once(("collecting", key.dtype), collect)
 
 
 def _together(query: Tensor, key: Tensor) -> tuple[int, int]:
-    """Return how many sequences and heads to compute together.
-
-    Args:
-        query: <float>[B, H, Q, d_h].
-        key: <float>[B, H, S, d_h].
-    """
+    """Return how many sequences and heads of queries [B, H, Q, d_h] and keys [B, H, S, d_h] to compute together."""
     heads, of_head = query.shape[1], max(query.shape[2] * key.shape[2], 1)
     most = _HALF_WEIGHTS_TOGETHER if query.dtype.itemsize == 2 else _WEIGHTS_TOGETHER
     sequences = max(1, min(most // (heads * of_head), len(query)))
@@ -137,12 +192,9 @@ class _SequenceGroup:
         return output.unflatten(0, self.shape[:2])
 
     def gradients(self, gradient: Tensor, of_bias: Tensor | None, buffers: _WeightBuffers) -> tuple[Tensor, ...]:
-        """Recompute the weights, and return the gradients of query, key and value.
+        """Recompute the weights; return the gradients of query, key and value. Needs two buffers, or four with dropout.
 
-        Args:
-            gradient: <float>[G, H, Q, d_h] gradient of the result.
-            of_bias: <float>[G or 1, H, Q, S] sum to which the bias's gradient is added, or None.
-            buffers: two buffers; four with dropout.
+        ``gradient`` <float>[G, H, Q, d_h] is that of the result; the bias's is added to ``of_bias`` [G or 1, H, Q, S].
         """
         query, key, value, gradient = (each.flatten(0, 1) for each in (*self.inputs, gradient))
         weights, of_logits, *more = buffers.of_shape(self.shape)
@@ -257,3 +309,76 @@ class _Attention(torch.autograd.Function):
                 buffer[part] = computed
         order = None if ctx.bias.order is None else torch.zeros_like(ctx.bias.order)
         return (*gradients, order, None, None)
+
+
+# Windows of local attention
+
+# The blocks of all sequences are stored in one buffer, one after another, so that a block with its two neighbors is a
+# strided view. Keys of other sequences in such a window have to be hidden. Only this buffer and the result are kept for
+# the backward pass; copies of the windows would take four times as much memory.
+
+
+def attend_windows(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, size: int) -> Tensor:
+    """Attend from each block of ``size`` queries to three blocks of keys; all, and the result, are [B, H, S, d_h].
+
+    ``hidden`` <float>[B * blocks, 1, size, 3 * size] is the bias of the logits.
+    """
+    return _Windows.apply(query, key, value, hidden, size)
+
+
+class _Windows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, size: int) -> Tensor:
+        ctx.size, ctx.length = size, query.shape[2]
+        buffer = _buffer((query, key, value), size)
+        blocks = _blocks(buffer, size)
+        output, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*blocks, attn_mask=hidden)
+        ctx.save_for_backward(buffer, output, log_sums, hidden)
+        return _sequences(output.transpose(1, 2), len(query), ctx.length).transpose(1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        buffer, output, log_sums, hidden = ctx.saved_tensors
+        batch, size, number = len(gradient), ctx.size, len(output)
+        gradient = F.pad(gradient.transpose(1, 2), (0, 0, 0, 0, 0, -ctx.length % size)).reshape(
+            number, size, *gradient.shape[1::2]
+        )
+        of_query, *of_windows = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            gradient.transpose(1, 2), *_blocks(buffer, size), output, log_sums, 0.0, False, attn_mask=hidden
+        )
+        gradients = torch.empty_like(buffer[size:-size]).unflatten(0, (number, size))
+        gradients[:, :, 0] = of_query.transpose(1, 2)
+        for part, windows in enumerate(of_windows, 1):
+            before, center, after = windows.transpose(1, 2).unflatten(1, (3, size)).unbind(1)
+            blocks = gradients[:, :, part]
+            blocks.copy_(center)
+            blocks[:-1] += before[1:]
+            blocks[1:] += after[:-1]
+        parts = _sequences(gradients, batch, ctx.length).permute(2, 0, 3, 1, 4)
+        return (*parts, None, None)
+
+
+def _buffer(parts: tuple[Tensor, ...], size: int) -> Tensor:
+    """Return <float>[(B * blocks + 2) * size, parts, H, d_h] with a block of zeros at both ends."""
+    batch, heads, length, width = parts[0].shape
+    padded = length + -length % size
+    buffer = parts[0].new_empty(batch * padded + 2 * size, len(parts), heads, width)
+    buffer[:size] = buffer[-size:] = 0.0
+    inside = buffer[size:-size].unflatten(0, (batch, padded))
+    inside[:, length:] = 0.0
+    for number, part in enumerate(parts):
+        inside[:, :length, number] = part.transpose(1, 2)
+    return buffer
+
+
+def _blocks(buffer: Tensor, size: int) -> list[Tensor]:
+    """Return views [B * blocks, H, size, d_h] of queries, and [B * blocks, H, 3 * size, d_h] of keys and values."""
+    query, *others = buffer.unbind(1)
+    blocks = query[size:-size].unflatten(0, (-1, size)).transpose(1, 2)
+    return [blocks, *(each.unfold(0, 3 * size, size).permute(0, 1, 3, 2) for each in others)]
+
+
+def _sequences(blocks: Tensor, batch: int, length: int) -> Tensor:
+    """Join blocks [B * blocks, size, ...] into sequences [B, S, ...]."""
+    return blocks.flatten(0, 1).unflatten(0, (batch, -1))[:, :length]

@@ -8,7 +8,7 @@ from support import batch_of, model_of, random_sequences
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from fairseq_maelm.modules.token_embedding import embed_tokens_and_mask
+from fairseq_maelm.modules.lm_head import embed_tokens_and_mask
 
 MASK, PAD, SYMBOLS = 10, 1, 2000
 

@@ -11,8 +11,8 @@ from fairseq.logging import metrics
 from tasks.test_maelm import UnequalBlocks, task_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
-from fairseq_maelm.fairseq_fixes import stopping
-from fairseq_maelm.tasks import general_loss_bound, maelm
+from fairseq_maelm.launch import progress
+from fairseq_maelm.tasks import general_text
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_the_losses_before_the_first_update_are_logged_where_a_gain_will_be_seen
     for name in changes.keys() - {"updates"}:
         section = Trainer.cfg.dataset if hasattr(Trainer.cfg.dataset, name) else Trainer.cfg.checkpoint
         monkeypatch.setattr(section, name, changes[name])
-    monkeypatch.setattr(maelm, "running_trainer", lambda: Trainer(changes.get("updates", 0)))
+    monkeypatch.setattr(general_text, "running_trainer", lambda: Trainer(changes.get("updates", 0)))
     task_of().begin_epoch(1, None)
     lines = [f"{subset} loss before the first update: 3.000 bits per masked token" for subset in logged]
     assert caplog.messages == lines
@@ -84,32 +84,32 @@ def test_the_losses_before_the_first_update_are_logged_where_a_gain_will_be_seen
 def test_the_loss_before_the_first_update_is_kept_in_checkpoints(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(maelm, "running_trainer", Trainer)
+    monkeypatch.setattr(general_text, "running_trainer", Trainer)
     task = task_of(general_data="elsewhere", general_loss_bound=0.1)
     with pytest.raises(ValueError, match="needs the validation set 'general': give --valid-subset valid,general"):
         task.begin_epoch(1, None)
     task.datasets["general"] = object()
     trainer: Any = Trainer()
-    assert general_loss_bound.excess(100.0, 0.1, trainer) is None, "nothing to compare with"
+    assert general_text.excess(100.0, 0.1, trainer) is None, "nothing to compare with"
     task.begin_epoch(1, None)
-    assert general_loss_bound.start() == 3.0
+    assert general_text.start() == 3.0
     state = metrics.state_dict()
     metrics.reset()
-    assert general_loss_bound.start() is None
+    assert general_text.start() is None
     metrics.load_state_dict(state)
     monkeypatch.setattr(Trainer, "get_valid_iterator", pytest.fail)
-    monkeypatch.setattr(maelm, "running_trainer", lambda: Trainer(updates=7))
+    monkeypatch.setattr(general_text, "running_trainer", lambda: Trainer(updates=7))
     task.begin_epoch(2, None)
-    assert general_loss_bound.start() == 3.0, "a resumed run keeps the first one's"
-    assert general_loss_bound.excess(3.5, 0.5, trainer) is None, "the bound itself is allowed"
-    assert "above its bound of 3.100 (3.000 before" in str(general_loss_bound.excess(3.11, 0.1, trainer))
-    assert general_loss_bound.excess(math.nan, 0.1, trainer) is not None
-    assert str(general_loss_bound.excess(4.0, 0.1, trainer)).endswith(
+    assert general_text.start() == 3.0, "a resumed run keeps the first one's"
+    assert general_text.excess(3.5, 0.5, trainer) is None, "the bound itself is allowed"
+    assert "above its bound of 3.100 (3.000 before" in str(general_text.excess(3.11, 0.1, trainer))
+    assert general_text.excess(math.nan, 0.1, trainer) is not None
+    assert str(general_text.excess(4.0, 0.1, trainer)).endswith(
         "not saved; nor was an earlier one: lower --lr, raise --general-ratio or the bound, or validate more often"
     )
     (tmp_path / "checkpoint_last.pt").touch()
     monkeypatch.setattr(Trainer.cfg.checkpoint, "save_dir", str(tmp_path))
-    assert str(general_loss_bound.excess(4.0, 0.1, trainer)).endswith("not saved; use the last checkpoint")
+    assert str(general_text.excess(4.0, 0.1, trainer)).endswith("not saved; use the last checkpoint")
     monkeypatch.setattr(Trainer.cfg.dataset, "max_valid_steps", None)
     with pytest.raises(ValueError, match="a loss on all batches with .* measured with --max-valid-steps 2: resume"):
         task.begin_epoch(3, None)
@@ -120,9 +120,9 @@ def test_the_set_that_was_read_last_is_the_validated_one(
     split: str, bound: float | None, stops: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons: list[str] = []
-    monkeypatch.setattr(maelm, "stop_training", reasons.append)
-    monkeypatch.setattr(stopping._Run, "trainer", lambda: None)
-    monkeypatch.setattr(maelm, "running_trainer", Trainer)
+    monkeypatch.setattr(general_text, "stop_training", reasons.append)
+    monkeypatch.setattr(progress._Run, "trainer", lambda: None)
+    monkeypatch.setattr(general_text, "running_trainer", Trainer)
     task = task_of(general_data="elsewhere", general_loss_bound=bound)
     task.datasets = {"valid": dataset_of(task), "general": dataset_of(task)}
     with metrics.aggregate("general_at_start", new_root=True):

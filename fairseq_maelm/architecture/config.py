@@ -1,5 +1,7 @@
 """The model's options and their defaults."""
 
+import dataclasses
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -7,52 +9,38 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, OmegaConf, open_dict
 
-from fairseq_maelm.checkpoints.weight_names import FAMILIES
-from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
+from fairseq_maelm.architecture.encoder_options import (
+    DEFAULT_SIZE,
+    OF_SIZE,
+    POSITIONS,
+    SIZES,
+    EncoderOptions,
+    shared_layers,
+)
+from fairseq_maelm.architecture.families import FAMILIES
 from fairseq_maelm.modules.attention.backends import BACKENDS
-from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
-from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 from fairseq_maelm.options import PRECISIONS, option
 
-_OF_SIZE = "default: the architecture's"
 _OF_ENCODER = "default: the encoder's"
-# Limits of LayerNorm's epsilon, and of rotary bases.
-SMALLEST_EPS, LARGEST_EPS = 1e-14, 1e-2
-_BASES = {"minimum": 2, "maximum": 2**31 - 1}
-
-# The options that determine the encoder. Its weights can be loaded only with the same values.
-ENCODER_OPTIONS = (
-    "encoder_layers",
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "layer",
-    "positions",
-    "rotary_base",
-    "local_rotary_base",
-    "local_attention",
-    "global_every",
-    "relative_buckets",
-    "relative_num_buckets",
-    "relative_max_distance",
-    "max_positions",
-    "layer_norm_eps",
-    "imported_as",
-)
+# fairseq changes configurations, so that theirs cannot inherit from a frozen class.
+_Fields: Any = dataclasses.make_dataclass(
+    "_Fields",
+    [(each.name, each.type, dataclasses.field(default=each.default, metadata=each.metadata))
+     for each in dataclasses.fields(EncoderOptions)],
+    bases=(FairseqDataclass,),
+)  # fmt: skip
 
 
 @dataclass
-class MaelmModelConfig(FairseqDataclass):
-    """Options of the model. Options that are None are filled in from the architecture."""
+class MaelmModelConfig(_Fields):
+    """Options of the model: those of the encoder, and others. Those that are None are filled in by the architecture."""
 
-    encoder_layers: Optional[int] = option(None, help=f"encoder layers ({_OF_SIZE})", minimum=1)
-    encoder_embed_dim: Optional[int] = option(None, help=f"model width ({_OF_SIZE})", minimum=1)
-    encoder_ffn_embed_dim: Optional[int] = option(None, help=f"feed-forward width ({_OF_SIZE})", minimum=1)
-    encoder_attention_heads: Optional[int] = option(None, help=f"attention heads ({_OF_SIZE})", minimum=1)
     decoder_layers: Optional[int] = option(
         None,
-        help="decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa "
-        f"({_OF_SIZE}; with --decoder-attention shared, half of the encoder's, or all of them for a "
+        help="decoder layers: the decoder's own or, with --decoder-attention shared, the number of encoder layers that "
+        "also decode, spread evenly up to the last; with 0 the LM head reads the encoder's states, as in RoBERTa "
+        f"({OF_SIZE}; with --decoder-attention shared, half of the encoder's, or all of them for a "
         "checkpoint that had no decoder)",
         minimum=0,
     )
@@ -62,7 +50,7 @@ class MaelmModelConfig(FairseqDataclass):
         "only predicted positions are computed. 'shared': layers of the encoder, evenly spread up to its last, also "
         "decode; masks attend to all tokens in them, but visible tokens do not attend to masks. 'self_cross': its own "
         "states and the encoder's output. 'causal_cross': earlier tokens and the encoder's output, to predict every "
-        f"token as in BART ({_OF_SIZE})",
+        f"token as in BART ({OF_SIZE})",
     )
     decoder_embed_dim: Optional[int] = option(None, help=f"decoder width ({_OF_ENCODER})", minimum=1)
     decoder_ffn_embed_dim: Optional[int] = option(
@@ -71,43 +59,16 @@ class MaelmModelConfig(FairseqDataclass):
     decoder_attention_heads: Optional[int] = option(
         None, help=f"attention heads in the decoder ({_OF_ENCODER})", minimum=1
     )
-    layer: Optional[ChoiceEnum(list(LAYERS))] = option(  # type: ignore[valid-type]
-        None,
-        help="type of layer in the encoder and the decoder: the paper's, with LayerNorm after each residual sum, or "
-        f"ModernBERT's, with LayerNorm before each sub-layer, a gated feed-forward network and no biases ({_OF_SIZE})",
-    )
-    positions: Optional[ChoiceEnum(list(POSITIONS))] = option(  # type: ignore[valid-type]
-        None,
-        help="positions in the encoder: a table of embeddings and --relative-buckets, or rotary positions "
-        f"instead of both ({_OF_SIZE})",
-    )
     decoder_positions: Optional[ChoiceEnum(list(POSITIONS))] = option(  # type: ignore[valid-type]
         None,
         help="positions in the decoder, which has no relative bias: a table of embeddings, or rotary positions "
         f"({_OF_ENCODER})",
     )
-    rotary_base: Optional[int] = option(
-        None,
-        help=f"base of the rotary positions; their longest wavelength is 2 pi times the base ({_OF_SIZE})",
-        **_BASES,
-    )
-    local_rotary_base: Optional[int] = option(
-        None, help="rotary base of all encoder layers that are not global (default: --rotary-base)", **_BASES
-    )
-    local_attention: int = option(
-        0,
-        help="attention window, in tokens, of the encoder layers that are not global: a token attends to tokens at "
-        "most half a window away in the original sequence; with 0, all layers attend to all tokens",
-        minimum=0,
-    )
-    global_every: int = option(
-        3, help="period of global encoder layers; the first layer of each period is global", minimum=1
-    )
     dropout: Optional[float] = option(
-        None, help=f"dropout in the encoder; the decoder has none ({_OF_SIZE})", minimum=0, below=1
+        None, help=f"dropout in the encoder; the decoder has none ({OF_SIZE})", minimum=0, below=1
     )
     attention_dropout: Optional[float] = option(
-        None, help=f"dropout of attention weights in the encoder ({_OF_SIZE})", minimum=0, below=1
+        None, help=f"dropout of attention weights in the encoder ({OF_SIZE})", minimum=0, below=1
     )
     pooler_dropout: float = option(0.0, help="dropout in classification heads", minimum=0, below=1)
     attention: ChoiceEnum(list(BACKENDS)) = option(  # type: ignore[valid-type]
@@ -116,23 +77,7 @@ class MaelmModelConfig(FairseqDataclass):
         + ", ".join(f"{backend.about} ({name!r})" for name, backend in BACKENDS.items())
         + ". Results differ only by rounding and, with dropout, by the random numbers",
     )
-    relative_buckets: Optional[ChoiceEnum(["t5", "reference", "none"])] = option(  # type: ignore[valid-type]
-        None,
-        help="relative bias: T5's buckets, those of the authors' code, or none (default: t5, but none with "
-        "rotary positions)",
-    )
-    relative_num_buckets: Optional[int] = option(None, help=f"number of relative buckets ({_OF_SIZE})")
-    relative_max_distance: Optional[int] = option(
-        None, help=f"distance beyond which all distances share one relative bucket ({_OF_SIZE})"
-    )
     share_decoder_positions: bool = option(False, help="use the encoder's table of position embeddings in the decoder")
-    max_positions: int = option(512, help="length of the longest sequence, <s> and </s> included")
-    layer_norm_eps: float = option(
-        LAYER_NORM_EPS,
-        help="epsilon that LayerNorm adds to the variance; imported models may have another value",
-        minimum=SMALLEST_EPS,
-        maximum=LARGEST_EPS,
-    )
     imported_as: ChoiceEnum(["none", *FAMILIES]) = option(  # type: ignore[valid-type]
         "none",
         help="type of the published model that the encoder was imported from, set by `maelm import`; it is the "
@@ -159,12 +104,32 @@ class MaelmModelConfig(FairseqDataclass):
     checkpoint_activations: bool = option(
         False, help="recompute each layer in the backward pass instead of storing its activations, which saves memory"
     )
-    # Declared only to be refused; see fairseq_maelm.models.checks.
+    # Declared only to be refused; see fairseq_maelm.architecture.checks.
     bf16: bool = II("common.bf16")
 
 
 # The options that determine the decoder.
 DECODER_OPTIONS = tuple(name for name in MaelmModelConfig.__dataclass_fields__ if "decoder" in name)
+
+
+def fill_from_size(config: Any, name: str) -> None:
+    """Fill in options that are None or missing, in place, with those of a named architecture, or of the default one.
+
+    With 0 decoder layers, a missing decoder attention becomes "self": the others require a decoder. A missing number of
+    decoder layers becomes ``shared_layers`` with decoder attention "shared", and a sixth of the encoder's if only the
+    architecture's own decoder is shared.
+    """
+    size = dict(SIZES.get(name, SIZES[DEFAULT_SIZE]))
+    if getattr(config, "decoder_layers", None) == 0:
+        size["decoder_attention"] = "self"
+    layers = getattr(config, "encoder_layers", None) or size["encoder_layers"]
+    if (getattr(config, "decoder_attention", None) or size["decoder_attention"]) == "shared":
+        size["decoder_layers"] = shared_layers(layers)
+    elif size["decoder_attention"] == "shared":
+        size["decoder_layers"] = math.ceil(layers / 6)
+    for field, value in size.items():
+        if getattr(config, field, None) is None:
+            setattr(config, field, value)
 
 
 def complete_config(cfg: Any) -> None:

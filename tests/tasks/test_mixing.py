@@ -13,7 +13,7 @@ from tasks.test_maelm import task_of
 from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import EncoderView
-from fairseq_maelm.data.mixing import MixedBlockDataset, blocks_to_mix
+from fairseq_maelm.tasks.general_text import MixedBlockDataset, blocks_to_mix
 
 
 def test_the_share_is_one_of_tokens() -> None:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.modules.cpu.dropout import add_dropped, draw_decisions, dropout, dropout_grid
+from fairseq_maelm.modules.dropout import add_dropped, draw_decisions, dropout, dropout_grid
 
 
 @given(st.floats(1e-6, 1 - 1e-6))

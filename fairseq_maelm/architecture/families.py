@@ -1,4 +1,4 @@
-"""Weight names: conversion between ours and those in each exported or imported model family."""
+"""Model families that share our layers, one row each, read by export and by import: names of weights and settings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,15 +8,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_maelm.architecture.encoder_options import EncoderOptions
+
 _POSITIONS = "embed_positions.weight"
-# Function, number and largest distance of MPNet's buckets. transformers hard-codes them
-# (MPNetEncoder.compute_position_bias) and ignores the configuration.
-MPNET_BUCKETS = ("t5", 32, 128)
+# Our options -> their names in config.json, in the order in which an export writes them.
+_SIZES = {
+    "encoder_embed_dim": "hidden_size",
+    "encoder_layers": "num_hidden_layers",
+    "encoder_attention_heads": "num_attention_heads",
+    "encoder_ffn_embed_dim": "intermediate_size",
+}
+_SETTINGS = {
+    **_SIZES,
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "max_positions": "max_position_embeddings",
+    "layer_norm_eps": "layer_norm_eps",
+    "relative_num_buckets": "relative_attention_num_buckets",
+}
+_POST_NORM = {"layer": "post_norm", "positions": "absolute", "local_attention": 0}
 
 
 @dataclass(frozen=True)
 class Family:
-    """Maps our weight names to those of a model family. A name without ".weight" or ".bias" stands for both."""
+    """The weights and settings of a model family. A weight's name without ".weight" or ".bias" stands for both."""
 
     prefix: str  # prefix of the encoder's names in models with a head
     encoder: dict[str, str]  # the encoder without its layers
@@ -28,7 +43,18 @@ class Family:
     position_offset: int = 2
     token_types: int = 0  # number of token types in the stock class
     has_pooler: bool = False  # the stock encoder has a pooler
-    eps: float | None = None  # of all LayerNorms, if it is fixed in the stock class
+    # Names of our options in config.json, and transformers' values where it has none of these.
+    settings: dict[str, str] = field(default_factory=lambda: _SETTINGS)
+    defaults: dict[str, Any] = field(default_factory=lambda: {"layer_norm_eps": 1e-12})
+    # Our options that the stock class has no setting for, or ignores the setting.
+    fixed: dict[str, Any] = field(default_factory=lambda: {**_POST_NORM, "relative_buckets": "none"})
+    # Settings of what our layers compute.
+    constants: dict[str, Any] = field(default_factory=lambda: {"hidden_act": "gelu"})
+
+    @property
+    def is_modern(self) -> bool:
+        """True for the family of modern layers."""
+        return bool(self.fixed.get("layer") == "modern")
 
 
 _HUGGING_FACE_ENCODER = {
@@ -102,9 +128,18 @@ DISTILBERT = Family(
     },
     heads=_TOKEN_HEADS,
     position_offset=0,
-    eps=1e-12,
+    settings={
+        "encoder_embed_dim": "dim",
+        "encoder_layers": "n_layers",
+        "encoder_attention_heads": "n_heads",
+        "encoder_ffn_embed_dim": "hidden_dim",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        **{name: _SETTINGS[name] for name in ("max_positions", "layer_norm_eps", "relative_num_buckets")},
+    },
+    fixed={**ROBERTA.fixed, "layer_norm_eps": 1e-12},
+    constants={"activation": "gelu"},
 )
-# Our own classes for transformers use MPNet's names too.
 MPNET = Family(
     prefix="mpnet.",
     encoder={
@@ -121,22 +156,23 @@ MPNET = Family(
     has_pooler=True,
     lm_head=_LM_HEAD,
     heads=_HEADS,
+    # transformers hard-codes the buckets (MPNetEncoder.compute_position_bias) and ignores the configuration.
+    fixed={**_POST_NORM, "relative_buckets": "t5", "relative_num_buckets": 32, "relative_max_distance": 128},
+)
+# Our own classes for transformers use MPNet's names.
+MAELM = replace(
+    MPNET,
+    settings={
+        **_SETTINGS,
+        "relative_buckets": "relative_attention_buckets",
+        "relative_max_distance": "relative_attention_max_distance",
+    },
+    fixed=_POST_NORM,
 )
 _MODERN_HEAD = {
     "transform.dense.weight": "head.dense.weight",
     "transform.layer_norm.weight": "head.norm.weight",
     "out_proj": "classifier",
-}
-# Our modern layer as ModernBERT's configuration: written by export, required by import.
-MODERNBERT_SETTINGS: dict[str, Any] = {
-    "hidden_activation": "gelu",
-    "norm_bias": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "decoder_bias": True,
-    "classifier_bias": False,
-    "classifier_pooling": "cls",
-    "classifier_activation": "gelu",
 }
 MODERNBERT = Family(
     prefix="model.",
@@ -165,6 +201,24 @@ MODERNBERT = Family(
         "question-answering": _MODERN_HEAD,
     },
     position_offset=0,
+    settings={
+        **_SIZES,
+        "max_positions": "max_position_embeddings",
+        "layer_norm_eps": "norm_eps",
+        "eps": "layer_norm_eps",  # not read by transformers, but required by other runtimes
+    },
+    defaults={"layer_norm_eps": 1e-5},
+    fixed={"layer": "modern", "positions": "rotary", "relative_buckets": "none"},
+    constants={
+        "hidden_activation": "gelu",
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_bias": False,
+        "classifier_pooling": "cls",
+        "classifier_activation": "gelu",
+    },
 )
 _SENTENCE_ENCODER = "encoder.sentence_encoder."
 FAIRSEQ_ROBERTA = Family(
@@ -179,16 +233,54 @@ FAIRSEQ_ROBERTA = Family(
         **{name: (name,) for name in ("self_attn.out_proj", "self_attn_layer_norm", "fc1", "fc2", "final_layer_norm")},
     },
     lm_head={name: f"encoder.{name}" for name in _LM_HEAD},
+    fixed={**ROBERTA.fixed, "layer_norm_eps": 1e-5},
 )
 # model_type in config.json -> family
 FAMILIES = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
-    **dict.fromkeys(("mpnet", "maelm"), MPNET),
+    "mpnet": MPNET,
+    "maelm": MAELM,
     "modernbert": MODERNBERT,
     "bert": BERT,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
 }
+
+
+def rotary_settings(options: EncoderOptions) -> dict[str, Any]:
+    """Return ModernBERT's layer types and rotary bases, under the names of transformers 4 and 5."""
+    base, local_base = options.rotary_bases
+    # Two rotary bases need two kinds of layers, even where all layers attend to all tokens: the window then holds all.
+    every = options.global_every if options.has_local_layers else 1
+    layers = range(int(options.encoder_layers or 0))
+    bases = {"full_attention": base, "sliding_attention": local_base}
+    return {
+        "local_attention": options.window or 2 * options.max_positions,
+        "layer_types": ["sliding_attention" if number % every else "full_attention" for number in layers],
+        "rope_parameters": {name: {"rope_type": "default", "rope_theta": float(each)} for name, each in bases.items()},
+        "global_attn_every_n_layers": every,
+        "global_rope_theta": float(base),
+        "local_rope_theta": float(local_base),
+    }
+
+
+def rotary_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options for a ModernBERT's layer types and rotary bases: the inverse of ``rotary_settings``."""
+    layers, named = config["num_hidden_layers"], config.get("rope_parameters") or {}
+    every = config.get("global_attn_every_n_layers") or 3
+    kinds = config.get("layer_types") or ["sliding" if number % every else "full_attention" for number in range(layers)]
+    whole = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
+
+    def base(kind: str, old_name: str, default: int) -> int:
+        return int((named.get(kind) or {}).get("rope_theta") or config.get(old_name) or default)
+
+    first = base("full_attention", "global_rope_theta", 160_000)
+    if len(whole) == layers:
+        return {"rotary_base": first, "local_rotary_base": first}
+    options = {"rotary_base": first, "local_rotary_base": base("sliding_attention", "local_rope_theta", 10_000)}
+    options["global_every"] = whole[1] if len(whole) > 1 else layers
+    window = int(config.get("local_attention", 128) or 0)
+    return options if window // 2 >= config["max_position_embeddings"] - 1 else options | {"local_attention": window}
 
 
 def _names(
@@ -227,12 +319,7 @@ def weights_of_family(
 ) -> dict[str, Tensor]:
     """Return our weights under a family's names, as <float32> copies because safetensors refuses shared memory.
 
-    Args:
-        state: our state dictionary.
-        family: names of the weights.
-        options: options of our model.
-        architecture: "encoder", "masked-lm", or the architecture of the head.
-        head: name of the fine-tuned head, or None.
+    The architecture is "encoder", "masked-lm", or that of the fine-tuned ``head``; ``options`` are those of our model.
     """
     prefix = "" if architecture == "encoder" else family.prefix
     named = {}
