@@ -115,9 +115,10 @@ check_venv() {
 # The environment may be the user's own: nothing is removed but what a killed pip has left.
 make_venv() {
     local package
-    mkdir -p "$OWN"
+    mkdir -p "$VENV"
     exec 9<"$VENV"  # pip inherits the lock: also while an orphan writes, nobody else does
     flock --nonblock 9 || fail "another set-up is at work in $VENV." "Wait until it has ended."
+    mkdir -p "$OWN"
     : >"$LOG"
     # pip takes a package with this folder for installed. It writes INSTALLER after the package's files.
     [[ ! -e $BUSY ]] || for package in "$VENV"/lib/python3*/site-packages/*.dist-info; do

@@ -130,8 +130,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     if config.get("auto_map") and kind != OUR_FORMAT:
         raise refuse(folder, f"{CONFIG_FILE} names code in the folder (auto_map), and such code is never run")
     check_numbers(folder, config, CONFIG_FILE)
+    # ModernBERT's class has no such setting, but mmBERT's configuration names one.
+    unread = {"position_embedding_type"} if FAMILIES[kind].fixed.get("positions") == "rotary" else set()
     for name, ours in _UNSEEN.items():
-        if config.get(name, ours) != ours:
+        if name not in unread and config.get(name, ours) != ours:
             raise refuse(folder, f"{name} is {config[name]!r}, but our encoder has {ours!r}")
     try:
         _check_values(config)

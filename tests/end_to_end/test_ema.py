@@ -135,7 +135,7 @@ def test_fine_tuning_from_an_average_and_with_one(toy_data, pretrained, tmp_path
     # The save folder is enough: with the data moved away, its checkpoints are exported and used.
     shutil.move(topics, tmp_path / "elsewhere")
     hub = MaelmModel.from_pretrained(str(folder), LAST)
-    assert set(TOPICS) == set(hub.task.labels.names)
+    assert set(TOPICS) == set(hub.labels.names)
     hub = MaelmModel.from_pretrained(str(written.parent))
     tokens = hub.encode("The sailor takes the rope to the harbour.")
     assert hub.predict(HEAD, tokens).shape[-1] == 4

@@ -117,7 +117,7 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
     process.kill()
     process.wait()
     subprocess.run(["pkill", "-KILL", "-f", str(output)], check=True)
-    assert len(list(output.rglob("run.json"))) == 1
+    assert len(list(output.rglob("seed_1/run.json"))) == 1
 
 
 def test_a_dry_run_shows_every_command_and_writes_nothing(tasks, pretrained, tmp_path, capsys):

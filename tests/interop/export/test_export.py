@@ -17,6 +17,7 @@ from support import usage_error
 
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.files.atomic import sha256_of
+from fairseq_maelm.files.prepared_folder import FORMAT
 from fairseq_maelm.interop.export import exporter
 from fairseq_maelm.interop.export.exporter import Export, ExportSettings, export
 from fairseq_maelm.interop.export.target import AUTO_CLASSES, default_format
@@ -165,7 +166,10 @@ def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
 
 def test_labels_next_to_the_checkpoint_are_found_with_another_vocabulary(data: Path, tmp_path: Path) -> None:
     labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-    (tmp_path / "manifest.json").write_text(json.dumps({"tagging": {"labels": labels}}))
+    layout = {"form": "conll", "column": "-1"}
+    settings = {"labels": labels, "scheme": "iob2", "file_scheme": "iob2", "layout": layout}
+    parts = {"kind": "tagging", "format": FORMAT, "settings": {}, "files": {}, "outputs": {}, "tagging": settings}
+    (tmp_path / "manifest.json").write_text(json.dumps(parts))
     done = exported(tmp_path, data, "maelm", task={"_name": "maelm_tagging"}, heads=("tags",))
     assert list(json.loads((done.folder / "config.json").read_text())["id2label"].values()) == labels
 
