@@ -46,21 +46,13 @@ Words = list[str]
 
 
 class Slice(NamedTuple):
-    """A part of the measurements.
+    """A part of the measurements."""
 
-    Attributes:
-        minutes: that it may take; if it resumes, without which it does not begin.
-        commands: words after python3, one after the other.
-        needs: the option without which it is left out.
-        resumes: whether it goes on in the next call where its time was up.
-        passes: a pattern that its output must hold.
-    """
-
-    minutes: float
-    commands: list[Words]
-    needs: str = ""
-    resumes: bool = False
-    passes: str = ""
+    minutes: float  # that it may take; if it resumes, without which it does not begin
+    commands: list[Words]  # words after python3, one after the other
+    needs: str = ""  # the option without which it is left out
+    resumes: bool = False  # whether it goes on in the next call where its time was up
+    passes: str = ""  # a pattern that its output must hold
 
 
 class Plan:

@@ -104,11 +104,7 @@ def points(arguments: argparse.Namespace) -> list[Settings]:
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """Return the settings of the measurement.
-
-    Raises:
-        ValueError: if a contender is not known.
-    """
+    """Return the settings of the measurement; an unknown contender is a ValueError."""
     on_gpu = arguments.device == "cuda"
     names = tuple((arguments.contenders or "").split(",")) if arguments.contenders else DEFAULT_CONTENDERS
     if not arguments.contenders and arguments.authors_code is None:
@@ -135,11 +131,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuse what would fail in every process.
-
-    Raises:
-        ValueError: says what is wrong.
-    """
+    """Raise a ValueError for what would fail in every process."""
     if arguments.authors_code is not None and not arguments.authors_code.is_dir():
         raise ValueError(f"--authors-code {arguments.authors_code} is not a folder")
     missing = [name for name in ("dict.txt", "train.bin", "train.idx") if not (arguments.data / name).is_file()]
@@ -154,11 +146,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def measure(arguments: argparse.Namespace, runs: list[dict]) -> list[dict]:
-    """Take all measurements that are left, writing the result file after each.
-
-    Raises:
-        ValueError: all contenders of one failed.
-    """
+    """Take all measurements left, writing the file after each; a ValueError says that all contenders of one failed."""
     plan, wanted = plan_of(arguments), points(arguments)
     if arguments.resume:
         wanted = [each for each in wanted if not is_measured(runs, each.as_dict(), plan.contenders)]

@@ -39,11 +39,7 @@ PROFILED = 3
 
 
 class Shapes:
-    """The measurement of one size.
-
-    Attributes:
-        rows: of this size and of others, as they are written.
-    """
+    """The measurement of one size; ``rows``, of this size and of others, are as they are written."""
 
     def __init__(self, options: argparse.Namespace, end: float) -> None:
         self.options, self.end, self.toy = options, end, options.device == "cpu"

@@ -228,14 +228,11 @@ def available_cores() -> int:
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
-    """Declare a dataclass field that is also a command-line option.
+    """Declare a dataclass field that is also a command-line option; without ``default`` it is required.
 
-    Args:
-        default: the default value; if omitted, the option is required.
-        help: the help text.
-        more: the limits of a number, ``minimum``, ``maximum``, ``above`` and ``below``; ``type``, ``metavar``,
-            ``choices`` and ``nargs`` as in argparse; ``positional``, true for an argument without ``--``; ``group``,
-            the option's heading in the help.
+    ``more`` are the limits of a number, ``minimum``, ``maximum``, ``above`` and ``below``; ``type``, ``metavar``,
+    ``choices`` and ``nargs`` as in argparse; ``positional``, true for an argument without ``--``; ``group``, the
+    option's heading in the help.
     """
     return dataclasses.field(default=default, metadata={"help": help, **more})
 

@@ -32,15 +32,9 @@ def pretraining(
 ) -> list[str]:  # fmt: skip
     """Return the command of a pretraining; the same again goes on from its last checkpoint.
 
-    Args:
-        data: folder of `maelm prepare corpus`.
-        save_dir: folder for checkpoints.
-        options: of fairseq-train, except that "warm-up" and "hold" are shares of the updates: with "hold" the learning
-            rate rises, stays and falls; without, it falls from the warm-up on.
-        updates: number of updates.
-        interval: number of updates between two validations, which are saved.
-        machine: where it runs.
-        decays: whether the learning rate falls at all.
+    ``options`` are those of fairseq-train, except that "warm-up" and "hold" are shares of the updates: with "hold" the
+    learning rate rises, stays and falls; without, it falls from the warm-up on, if it ``decays`` at all. Each
+    ``interval`` of updates ends with a validation, which is saved. ``data`` is a folder of `maelm prepare corpus`.
     """
     options = dict(options)
     warm_up, hold = options.pop("warm-up"), options.pop("hold", None)
@@ -65,9 +59,7 @@ def pretraining(
 def training_flops(options: Mapping[str, Any], vocabulary: int) -> float:
     """Return the FLOPs of a pretraining a token: encoder, decoder, head and optimizer.
 
-    Args:
-        options: of fairseq-train, with those of the task.
-        vocabulary: number of symbols.
+    ``options`` are those of fairseq-train, with those of the task; ``vocabulary`` is the number of symbols.
     """
     names = {name.replace("-", "_"): value for name, value in options.items()}
     config = SimpleNamespace(**names)
@@ -88,10 +80,9 @@ def losses(log: Path) -> dict[int, float]:
 
 
 def last_loss(log: Path) -> dict[str, Any]:
-    """Return the result of a pretraining: loss on held-out text in bits per predicted token, and speed.
+    """Return a pretraining's loss on held-out text in bits per predicted token, and its speed.
 
-    Raises:
-        ValueError: it was never validated, or has diverged.
+    A ValueError says that it was never validated, or has diverged.
     """
     records = [record for _, record in log_records(log, ["valid"])]
     if not records:
@@ -104,11 +95,7 @@ def last_loss(log: Path) -> dict[str, Any]:
 
 
 def last_json(log: Path) -> dict[str, Any]:
-    """Return the last line of JSON that a program wrote.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the last line of JSON that a program wrote, or raise a ValueError."""
     lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
     if not lines:
         raise ValueError("no metrics in the log")

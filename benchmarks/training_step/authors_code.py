@@ -26,11 +26,7 @@ NUMPY_ALIASES = {"int": int, "float": float, "bool": bool, "object": object}
 
 
 def installed_fairseq(code: Path) -> Path:
-    """Return the folder of the installed package fairseq, which the fork hides.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """Return the folder of the installed package fairseq, which the fork hides; raise a ValueError if there is none."""
     for folder in sys.path:
         candidate = Path(folder or ".").resolve() / "fairseq"
         if candidate.parent != code.resolve() and (candidate / "__init__.py").is_file():
@@ -41,8 +37,8 @@ def installed_fairseq(code: Path) -> Path:
 def import_fork(code: Path) -> None:
     """Import the fork as ``fairseq``.
 
-    Raises:
-        ValueError: if the folder holds no fairseq with the model ``ae``, or another fairseq is imported already.
+    A ValueError says that the folder holds no fairseq with the model ``ae``, or that another fairseq is imported
+    already.
     """
     if not (code / "fairseq" / "models" / "ae").is_dir():
         raise ValueError("there is no fairseq/models/ae in --authors-code: give a copy of the authors' repository")

@@ -7,25 +7,15 @@ from training_step.settings import Settings
 
 @dataclass(frozen=True)
 class Contender:
-    """One line of the comparison.
+    """One line of the comparison."""
 
-    Attributes:
-        name: as on the command line.
-        kind: which session trains it: "ours", "fairseq", "authors" or "huggingface".
-        label: in tables and plots.
-        description: what is trained, by which optimizer.
-        needs: what must be there besides the package, or "".
-        gated: its feed-forward networks are GeGLU, with three matrices.
-        decoder_layers: of MAE-LM's decoder, where they are not the size's.
-    """
-
-    name: str
-    kind: str
-    label: str
-    description: str
-    needs: str = ""
-    gated: bool = False
-    decoder_layers: int | None = None
+    name: str  # as on the command line
+    kind: str  # which session trains it: "ours", "fairseq", "authors" or "huggingface"
+    label: str  # in tables and plots
+    description: str  # what is trained, by which optimizer
+    needs: str = ""  # what must be there besides the package, or ""
+    gated: bool = False  # its feed-forward networks are GeGLU, with three matrices
+    decoder_layers: int | None = None  # of MAE-LM's decoder, where they are not the size's
 
 
 CONTENDERS = {
@@ -93,11 +83,7 @@ WINDOW = int(CHANGES["local"][1])
 
 
 def split_name(name: str) -> tuple[Contender, list[str]]:
-    """Split a name such as "maelm+compile+adam" into the contender and its ``CHANGES``.
-
-    Raises:
-        ValueError: names the contenders and the changes that there are.
-    """
+    """Split "maelm+compile+adam" into the contender and its ``CHANGES``; a ValueError names those that there are."""
     plain, *changes = name.split("+")
     if plain not in CONTENDERS:
         raise ValueError(f"there is no contender {name!r}; choose from {', '.join(CONTENDERS)}")

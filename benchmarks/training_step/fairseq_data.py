@@ -13,11 +13,7 @@ PREPARED = 4
 
 
 def full_batches(dataset: Any, settings: Settings) -> list[list[int]]:
-    """Return the indices of the first batches of sequences of full length.
-
-    Raises:
-        ValueError: if the split has no such batch.
-    """
+    """Return the indices of the first batches of sequences of full length; raise a ValueError if the split has none."""
     wanted = min(len(dataset), BATCHES * settings.sequences)
     full = [index for index in range(wanted) if dataset.num_tokens(index) == settings.length]
     ends = range(settings.sequences, len(full) + 1, settings.sequences)
@@ -31,15 +27,9 @@ def full_batches(dataset: Any, settings: Settings) -> list[list[int]]:
 
 
 class Batches:
-    """The batches of one contender.
+    """The batches of one contender: in fairseq's iterator of an epoch, those of ``full_batches`` replace its own.
 
-    Args:
-        iterator: fairseq's of an epoch; its batches are replaced by those of ``full_batches``.
-        dataset: what it reads.
-        settings: of the measurement.
-
-    Raises:
-        ValueError: if there are too few sequences, or fairseq keeps its batches elsewhere.
+    A ValueError says that there are too few sequences, or that fairseq keeps its batches elsewhere.
     """
 
     def __init__(self, iterator: Any, dataset: Any, settings: Settings) -> None:
@@ -72,13 +62,10 @@ class Batches:
         return next(self._in_turn)
 
     def sizes(self, unpredicted: int | None) -> dict[str, float]:
-        """Means over the batches made in advance of what costs depend on.
+        """Return the means, over the batches made in advance, of one sequence's "visible" and "predicted" tokens.
 
-        Args:
-            unpredicted: the target at positions that are not predicted; None if the targets are the predicted ones.
-
-        Returns:
-            "visible" tokens that the encoder sees, and "predicted" ones, of one sequence.
+        Costs depend on these. ``unpredicted`` is the target at positions that are not predicted; None if there are
+        none.
         """
         sequences = len(self.prepared) * self._sequences
         visible = sum(int(batch["net_input"]["src_lengths"].sum()) for batch in self.prepared)

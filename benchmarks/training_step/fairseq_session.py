@@ -14,15 +14,10 @@ from training_step.settings import Settings
 
 
 class FairseqSession:
-    """See ``training_step.session.Session``.
+    """See ``training_step.session.Session``; the contender is of kind "ours", "fairseq" or "authors".
 
-    Args:
-        contender: of kind "ours", "fairseq" or "authors".
-        settings: of the measurement.
-        data: folder of `maelm prepare corpus` or fairseq-preprocess.
-        code: the authors' repository, for their code only.
-        extra: more words for the command line, ours only.
-        changes: of ``CHANGES``.
+    ``data`` is a folder of `maelm prepare corpus` or fairseq-preprocess, and ``code`` the authors' repository, for
+    their code only. ``extra`` are more words for the command line of ours.
     """
 
     def __init__(

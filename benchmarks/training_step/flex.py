@@ -31,11 +31,7 @@ def replace_sdpa(device: str) -> None:
 def attend_flex(
     run: Any, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, dropout: float
 ) -> Tensor:
-    """Compute ``plain_attention`` by the function ``run``, flex_attention itself or compiled.
-
-    Raises:
-        ValueError: there is dropout, or keys are hidden.
-    """
+    """Compute ``plain_attention`` by ``run``, flex_attention or its compiled form; refuse dropout and hidden keys."""
     bias, hidden = context.relative_bias, context.visibility
     if dropout or hidden.lengths is not None or hidden.hidden is not None or hidden.causal:
         raise ValueError("FlexAttention has no dropout, and this benchmark gives it no padding: --dropout 0")

@@ -18,11 +18,7 @@ _IGNORED = -100  # label of positions that are not predicted
 
 
 def build_model(settings: Settings, vocabulary: int, pad: int, local: bool) -> torch.nn.Module:
-    """Return a ModernBERT with random weights, with or without local attention.
-
-    Raises:
-        ValueError: if transformers is missing.
-    """
+    """Return a ModernBERT with random weights, with or without local attention."""
     from fairseq_maelm.files.optional_imports import import_transformers
 
     transformers = import_transformers()
@@ -50,13 +46,10 @@ def build_model(settings: Settings, vocabulary: int, pad: int, local: bool) -> t
 
 
 class HuggingFaceSession:
-    """See ``training_step.session.Session``. Its batches are those of fairseq's stock task, with its masks.
+    """See ``training_step.session.Session``; the contender is of kind "huggingface".
 
-    Args:
-        contender: of kind "huggingface".
-        settings: of the measurement.
-        data: folder of `maelm prepare corpus` or fairseq-preprocess.
-        changes: of ``contenders.CHANGES``: "compile" and "local".
+    Its batches are those of fairseq's stock task, with its masks; ``data`` is a folder of `maelm prepare corpus` or
+    fairseq-preprocess. ``changes`` may have "compile" and "local".
     """
 
     def __init__(self, contender: Contender, settings: Settings, data: str, changes: list[str]) -> None:

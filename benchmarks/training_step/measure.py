@@ -18,37 +18,21 @@ from training_step.settings import Settings
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of a measurement.
+    """Settings of a measurement."""
 
-    Attributes:
-        contenders: names, in the order of the tables.
-        references: names that the others are compared with.
-        data: folder with the training text.
-        code: the authors' repository, or None.
-        extra: more words for the command line of ours.
-        repeats: rounds over all contenders.
-        steps: timed steps of one contender in one round, with prepared batches and again with loaded ones.
-        untimed: steps before them in every round.
-        warm_up: steps of each contender before the first round.
-        profiled: steps that are taken apart by stages.
-        iterations: of each bare matrix product in one round.
-        timeout: seconds that anything may take.
-        brief: neither take steps with loaded batches nor take one apart.
-    """
-
-    contenders: tuple[str, ...]
-    references: tuple[str, ...]
-    data: str
-    code: Path | None
-    extra: tuple[str, ...]
-    repeats: int
-    steps: int
-    untimed: int
-    warm_up: int
-    profiled: int
-    iterations: int
-    timeout: float
-    brief: bool = False
+    contenders: tuple[str, ...]  # names, in the order of the tables
+    references: tuple[str, ...]  # names that the others are compared with
+    data: str  # folder with the training text
+    code: Path | None  # the authors' repository
+    extra: tuple[str, ...]  # more words for the command line of ours
+    repeats: int  # rounds over all contenders
+    steps: int  # timed, of a contender in a round, with prepared batches and again with loaded ones
+    untimed: int  # steps before them in every round
+    warm_up: int  # steps of each contender before the first round
+    profiled: int  # steps that are taken apart by stages
+    iterations: int  # of each bare matrix product in one round
+    timeout: float  # seconds that anything may take
+    brief: bool = False  # neither take steps with loaded batches nor take one apart
 
 
 def say(text: str) -> None:
@@ -58,12 +42,9 @@ def say(text: str) -> None:
 
 
 class Measurement:
-    """One run of a plan with some settings.
+    """One run of a plan with the settings of all contenders.
 
-    Args:
-        settings: the same for all contenders.
-        plan: how to measure.
-        deadline: ``time.monotonic()`` after which no further round begins; the first is always finished.
+    No further round begins after the ``deadline``, of ``time.monotonic()``; the first is always finished.
     """
 
     def __init__(self, settings: Settings, plan: Plan, deadline: float) -> None:

@@ -30,10 +30,8 @@ def spread(values: Iterable[float]) -> Spread:
 def ratio(times: Sequence[float], reference: Sequence[float]) -> Spread:
     """Return the speed relative to the reference: median, minimum and maximum of the ratios within repeats.
 
-    Both were measured in turn, so that what slowed the machine down in one repeat slowed both.
-
-    Raises:
-        ValueError: if there are no pairs.
+    Both were measured in turn, so that what slowed the machine down in one repeat slowed both. No pairs are a
+    ValueError.
     """
     if not times or len(times) != len(reference):
         raise ValueError(f"{len(times)} times cannot be paired with {len(reference)} reference times")
@@ -49,11 +47,7 @@ def datasheet_peak(machine: dict[str, Any], precision: str) -> float | None:
 
 
 def utilization(flops: float, seconds: float, peak: float) -> float:
-    """Model FLOPs utilization: the share of ``peak`` operations a second that ``flops`` in ``seconds`` make use of.
-
-    Raises:
-        ValueError: if the time or the peak is not positive.
-    """
+    """Return model FLOPs utilization: the share of ``peak`` operations a second that ``flops`` in ``seconds`` use."""
     if seconds <= 0.0 or peak <= 0.0:
         raise ValueError(f"time and peak must be positive, not {seconds} s and {peak} FLOP/s")
     return flops / seconds / peak
@@ -70,14 +64,10 @@ def peak_rate(seconds: dict[Shape, float]) -> float:
 
 
 def summarize(run: dict[str, Any]) -> dict[str, Any]:
-    """Return a run in its stored form: medians and ranges of times and of the metrics computed from them.
+    """Return a run of ``training_step.measure`` in its stored form: medians and ranges of times and of metrics.
 
-    Args:
-        run: as ``training_step.measure`` collects it, with the times of every round.
-
-    Returns:
-        the run without "products", and in each of "contenders" that did not fail "sizes", "memory", "profile", the
-        number of "rounds", and for each clock "seconds", "loaded_seconds", "ratios", "over_bare" and "utilization".
+    It has no "products"; each of "contenders" that did not fail has "sizes", "memory", "profile", the number of
+    "rounds", and for each clock "seconds", "loaded_seconds", "ratios", "over_bare" and "utilization".
     """
     contenders = {
         name: measured if "error" in measured else _summary(run, name) for name, measured in run["contenders"].items()
@@ -122,16 +112,11 @@ def _ratios(run: dict[str, Any], times: list[float], clock: str) -> dict[str, Sp
 
 
 def evaluate(run: dict[str, Any], clock: str = "wall") -> list[dict[str, Any]]:
-    """Return the metrics of one run, a row for each contender, in their order.
+    """Return a row of metrics for each contender of a run of ``summarize``, in their order.
 
-    Args:
-        run: of ``summarize``.
-        clock: "wall", or "processor" for a machine that others use as well.
-
-    Returns:
-        rows with "name" and either "error" or: "seconds", "tokens_per_second", "tokens_per_second_with_data",
-        "ratios" to every reference, "over_bare", "utilization", "datasheet_utilization", "memory", "gigaflops",
-        "rate" in TFLOP/s, "rounds" and "profile".
+    The clock is "wall", or "processor" for a machine that others use as well. Rows have "name" and either "error" or:
+    "seconds", "tokens_per_second", "tokens_per_second_with_data", "ratios" to every reference, "over_bare",
+    "utilization", "datasheet_utilization", "memory", "gigaflops", "rate" in TFLOP/s, "rounds" and "profile".
     """
     return [_row(run, Settings.from_dict(run["settings"]), name, clock) for name in run["contenders"]]
 

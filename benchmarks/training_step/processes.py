@@ -21,13 +21,10 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """One process.
+    """The process of a contender or, if None, of the bare matrix products.
 
-    Args:
-        contender: name, or None for the bare matrix products.
-        settings: of the measurement.
-        order: what else it needs: "data", "code" and "extra", or "iterations".
-        timeout: seconds that one command may take.
+    ``order`` has what it needs besides the settings: "data", "code" and "extra", or "iterations". A command may take
+    ``timeout`` seconds.
     """
 
     def __init__(self, contender: str | None, settings: Settings, order: dict[str, Any], timeout: float) -> None:
@@ -50,11 +47,7 @@ class Worker:
         return self.receive()
 
     def send(self, command: str, **arguments: Any) -> None:
-        """Send a command.
-
-        Raises:
-            WorkerError: if the process has ended.
-        """
+        """Send a command; raise a WorkerError if the process has ended."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write((json.dumps({"command": command, **arguments}) + "\n").encode())
@@ -65,8 +58,7 @@ class Worker:
     def receive(self) -> Any:
         """Wait for the result of the command sent before.
 
-        Raises:
-            WorkerError: if it failed, or the process has ended or takes too long and is then ended.
+        A WorkerError says that it failed, or that the process has ended or takes too long and is then ended.
         """
         answer = json.loads(self._line())
         if "error" in answer:

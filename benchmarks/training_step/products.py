@@ -15,13 +15,7 @@ Shape = tuple[int, int, int, int]
 
 
 class BareProducts:
-    """Times products of given shapes with random data.
-
-    Args:
-        device: "cpu" or "cuda".
-        precision: of the operands.
-        iterations: how often each product is done for one timing.
-    """
+    """Times products of given shapes with random data, each ``iterations`` times for one timing."""
 
     def __init__(self, device: str, precision: str, iterations: int) -> None:
         self._device = device

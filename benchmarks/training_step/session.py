@@ -7,15 +7,10 @@ from training_step.settings import Settings
 
 
 class Session(Protocol):
-    """A training that takes steps on command.
-
-    Attributes:
-        settings: of the measurement.
-        stages: where the stages of a step add up their time.
-    """
+    """A training that takes steps on command."""
 
     settings: Settings
-    stages: Stages
+    stages: Stages  # where the stages of a step add up their time
 
     def build(self) -> dict[str, Any]:
         """Make data, model and optimizer; says the sizes that costs follow from."""
@@ -31,10 +26,9 @@ class Session(Protocol):
 
 
 def run_steps(session: Session, count: int, untimed: int, loaded: bool) -> dict[str, float]:
-    """Seconds of one step, the mean of ``count``, after ``untimed`` ones.
+    """Return the seconds of one step, the mean of ``count``, after ``untimed`` ones.
 
-    Raises:
-        ValueError: if a timed step did not update the weights, and so did less work.
+    A timed step that did not update the weights, and so did less work, is a ValueError.
     """
     fetch = session.load if loaded else session.take_prepared
     for _ in range(untimed):

@@ -20,36 +20,22 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that is the same for all contenders of one measurement.
+    """Everything that is the same for all contenders of one measurement."""
 
-    Attributes:
-        size: row of ``SIZES``; the numbers after it may have been changed one by one.
-        layers, width, ffn, heads: of the encoder; gated feed-forward networks take two thirds of ``ffn``.
-        decoder_layers: of MAE-LM's decoder, which has the encoder's width.
-        length: tokens of each sequence, <s> included; no sequence is shorter.
-        sequences: of one step.
-        masking: fraction of the tokens to predict.
-        dropout: of states and of attention weights.
-        precision: of the matrix products.
-        device: "cpu" or "cuda".
-        threads: of each contender's process.
-        num_workers: processes that prepare batches, where data are included; 0 prepares them in the step's process.
-    """
-
-    size: str
-    layers: int
+    size: str  # row of ``SIZES``; the numbers after it may have been changed one by one
+    layers: int  # of the encoder, as are width, ffn and heads
     width: int
-    ffn: int
+    ffn: int  # gated feed-forward networks take two thirds of it
     heads: int
-    decoder_layers: int
-    length: int
-    sequences: int
-    masking: float
-    dropout: float
-    precision: str
-    device: str
-    threads: int
-    num_workers: int
+    decoder_layers: int  # of MAE-LM's decoder, which has the encoder's width
+    length: int  # tokens of each sequence, <s> included; no sequence is shorter
+    sequences: int  # of one step
+    masking: float  # fraction of the tokens to predict
+    dropout: float  # of states and of attention weights
+    precision: str  # of the matrix products
+    device: str  # "cpu" or "cuda"
+    threads: int  # of each contender's process
+    num_workers: int  # processes that prepare batches, where data are included; 0: the step's process
 
     @property
     def tokens(self) -> int:

@@ -24,11 +24,7 @@ def layout(value: Any, indent: int = 0) -> str:
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
-    """Return the runs of a result file; none if there is no file.
-
-    Raises:
-        ValueError: if the file is not one of these.
-    """
+    """Return the runs of a result file; none if there is no file, a ValueError if it is another kind of file."""
     if not path.exists():
         return []
     content = json.loads(path.read_text(encoding="utf-8"))

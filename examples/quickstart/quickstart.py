@@ -293,8 +293,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> None:
     """Do everything that is not finished yet and write the summary.
 
-    Raises:
-        SystemExit: 1 with a message for anything that the user can put right, 130 when interrupted.
+    Exit with 1 and a message for anything that the user can put right, with 130 when interrupted.
     """
     args = parse(arguments)
     files, output = [path.resolve() for path in args.texts], args.output.resolve()

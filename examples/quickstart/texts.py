@@ -186,10 +186,8 @@ def share_of(name: str) -> float:
 def write_text(documents: Iterable[Document], folder: Path) -> tuple[int, int]:
     """Divide documents into train.txt and valid.txt, and return their number and that of their characters.
 
-    The files are for ``maelm prepare corpus``: one paragraph per line, a blank line after each document.
-
-    Raises:
-        ValueError: there are too few documents to hold some out.
+    The files are for ``maelm prepare corpus``: one paragraph per line, a blank line after each document. Too few
+    documents to hold some out are a ValueError.
     """
     texts: dict[str, list[str]] = {"train": [], "valid": []}
     for name, paragraphs in documents:

@@ -16,11 +16,7 @@ _TEXT, _MEASURED, _RUN = "text", "measurement", "execution"
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisSettings:
-    """Options of ``maelm analyze``, the same for all models.
-
-    Raises:
-        ValueError: there is no text, or the fractions of masked tokens are impossible.
-    """
+    """Options of ``maelm analyze``, the same for all models; a ValueError tells of impossible ones."""
 
     conditions: tuple[str, ...] = option(
         (), help="inputs to compare: whole (unmasked text), masked (with <mask>), dropped (without the masked tokens) "

@@ -62,24 +62,11 @@ class Vocabulary:
 
 
 class CheckpointEncoder:
-    """A checkpoint's encoder, which returns the states of all layers.
+    """A checkpoint's encoder of ``num_layers`` L, ``num_heads`` H and ``width`` D, which returns all layers' states.
 
-    Attributes:
-        vocabulary: the special symbols.
-        num_layers: L.
-        num_heads: H.
-        width: D.
-        max_length: maximum number of tokens in a sequence, special symbols included.
-        kind: "mlm" if the encoder saw <mask> in pretraining, "maelm" if not, or "fine-tuned".
-        settings: facts to record in the results.
-
-    Args:
-        path: the checkpoint file.
-        vocabulary: folder of the dictionary and tokenizer, if they are not in the checkpoint's folder.
-
-    Raises:
-        FileNotFoundError: there is no dictionary.
-        ValueError: the checkpoint is not of the model maelm, or was trained with another dictionary.
+    Sequences have at most ``max_length`` tokens, special symbols included. ``kind`` is "mlm" if the encoder saw <mask>
+    in pretraining, "maelm" if not, or "fine-tuned"; ``settings`` are facts to record in the results. The argument
+    ``vocabulary`` is the folder of the dictionary and tokenizer, if they are not in the checkpoint's folder.
     """
 
     def __init__(self, path: Path, vocabulary: Path | None) -> None:
@@ -156,21 +143,14 @@ def chosen_layers(name: str, encoder: CheckpointEncoder, layers: Sequence[int] |
     return list(range(encoder.num_layers + 1)) if layers is None else sorted(set(layers))
 
 
-# Together with the seed, this key determines the order in which blocks are chosen.
-_ORDER = 7
+_ORDER = 7  # with the seed, determines the order in which blocks are chosen
 
 
 class TextBlocks:
     """Blocks of whole lines from a text file, cleaned and never across documents, as in pretraining.
 
-    Args:
-        path: UTF-8 text with one paragraph per line and a blank line between documents.
-        encoder: tokenizes the text.
-        block_size: largest number of tokens in a block, special symbols included.
-        tokens: number of tokens after which reading ends.
-
-    Raises:
-        ValueError: the file is not UTF-8 text or contains no tokens.
+    The file has one paragraph per line and a blank line between documents. A block has at most ``block_size`` tokens,
+    special symbols included; reading ends after ``tokens`` tokens.
     """
 
     def __init__(self, path: Path, encoder: CheckpointEncoder, block_size: int, tokens: int) -> None:
@@ -290,11 +270,7 @@ def model_inputs(
 def collect(
     encoder: CheckpointEncoder, blocks: Blocks, settings: AnalysisSettings, device: str = "cpu", name: str = "model"
 ) -> dict[str, LayerGrams]:
-    """Add up the Gram matrices of a model's representations under each condition.
-
-    Memory does not grow with the text: it holds one batch, and two matrices <float64>[D, D] for each layer and
-    condition.
-    """
+    """Add up the Gram matrices of a model's states under each condition, in memory that does not grow with the text."""
     layers = chosen_layers(name, encoder, settings.layers)
     grams = {condition: LayerGrams(layers, encoder.width, device, settings.double) for condition in settings.conditions}
     total = int(blocks.sizes[choose_blocks(blocks.sizes, settings.tokens, settings.seed)].sum())

@@ -52,14 +52,8 @@ Result = dict[str, Any]
 def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> None:
     """Analyze the models for which ``output`` has no results yet, and write the report on all models.
 
-    Args:
-        models: name -> path, in the order of the figures.
-        settings: the options for all models.
-        output: folder for results: new, empty, or of an analysis with the same settings.
-        device: device of the models.
-
-    Raises:
-        ValueError, FileNotFoundError: a setting, a model, a text or the folder cannot be used.
+    ``models`` (name -> path) are in the order of the figures; ``output`` is new, empty, or of an analysis with the same
+    ``settings``.
     """
     import_pyplot()
     recorded = settings.recorded()
@@ -163,13 +157,11 @@ def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> l
 def theorem_rows(
     encoder: CheckpointEncoder, blocks: Blocks, settings: AnalysisSettings, device: str
 ) -> dict[str, list[dict[str, Any]]]:
-    """Check the theorem on one batch's embeddings, with attention alone.
+    """Check the theorem on one batch's embeddings, with attention alone; return {} if no input has a [MASK].
 
-    Returns:
-        a dict of lists with one dict per layer: "trained" has the checks for the model's weights, "random" those for
-        random weights of the same shape, and "encoder" the ``relative`` residual of the same tokens in the whole
-        encoder, with residual connections and feed-forward networks (``layer`` 0: embeddings). Empty if no input has a
-        [MASK].
+    Lists have one dict per layer: "trained" has the checks for the model's weights, "random" those for random weights
+    of the same shape, and "encoder" the ``relative`` residual of the same tokens in the whole encoder, with residual
+    connections and feed-forward networks (``layer`` 0: embeddings).
     """
     masked = (inputs["masked"] for _, inputs in model_inputs(encoder, blocks, settings, device) if "masked" in inputs)
     batch = next((each for each in masked if len(each.mask)), None)

@@ -58,10 +58,7 @@ class GramAccumulator:
 
 
 def singular_values(gram: Tensor) -> Tensor:
-    """Return the descending singular values <float64>[D] of X, given its Gram matrix <float64>[D, D].
-
-    Eigenvalues that are negative through rounding become 0.
-    """
+    """Return the descending singular values <float64>[D] of X, at least 0, given its Gram matrix <float64>[D, D]."""
     return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0.0).sqrt()
 
 
@@ -78,28 +75,20 @@ def effective_rank(values: Tensor, tau: float) -> int:
 
 
 class SubspaceComparison(NamedTuple):
-    """Comparison of [MASK] with real tokens in one layer, for one tau.
+    """[MASK] and real tokens in a layer, for one tau; P projects onto the real ones' leading directions, Q = I - P."""
 
-    P is the projection onto the real tokens' leading directions, Q = I - P.
-    """
-
-    # The tau-effective ranks: k of the real tokens, which is the rank of P, and m of [MASK].
-    real_rank: int
-    mask_rank: int
-    # |H_M Q|^2 / |H_M|^2 in [0, 1], the share of [MASK]'s energy outside of P; and for comparison the same share of the
-    # real tokens, at most 1 - tau.
-    mask_energy_outside: float
-    real_energy_outside: float
+    real_rank: int  # the tau-effective rank k of the real tokens, which is the rank of P
+    mask_rank: int  # the tau-effective rank m of [MASK]
+    mask_energy_outside: float  # |H_M Q|^2 / |H_M|^2 in [0, 1], the share of [MASK]'s energy outside of P
+    real_energy_outside: float  # for comparison the same share of the real tokens, at most 1 - tau
     # min(k, m) rising angles in degrees between the two spans of leading directions. At 90 degrees, a direction of one
     # span is orthogonal to the whole other span.
     principal_angles: list[float]
     # The smallest number of directions to add to the real tokens' k directions so that their span holds the share tau
     # of [MASK]'s energy; 0 if the k directions suffice.
     mask_dimensions: int
-    # The tau-effective rank of H_M Q.
-    outside_rank: int
-    # The tau-effective rank of the joint representations minus k, the gap in Figure 1(a).
-    joint_gain: int
+    outside_rank: int  # the tau-effective rank of H_M Q
+    joint_gain: int  # the tau-effective rank of the joint representations minus k, the gap in Figure 1(a)
 
 
 def leading_directions(gram: Tensor, tau: float) -> Tensor:

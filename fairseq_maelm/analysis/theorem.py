@@ -86,16 +86,11 @@ def relative_residual(states: Tensor) -> float:
 
 
 def combination(real: Tensor, mask: Tensor) -> tuple[Tensor, float]:
-    """Find the U of smallest Frobenius norm with H_M = U H_R and U 1 = 1 (equation 3).
+    """Find the U <float64>[m, n] of least Frobenius norm with H_M = U H_R and U 1 = 1 (equation 3), and its misfit.
 
-    Args:
-        real: H_R <float64>[n, D].
-        mask: H_M <float64>[m, D].
-
-    Returns:
-        U <float64>[m, n], whose rows sum to 1 up to rounding even if the rows of H_R are nearly equal; and the misfit
-        |H_M - U H_R| / |H_M - 1 mean(H_R)^T| (Frobenius) in [0, 1]: 0 if every row of H_M is in the affine hull of the
-        rows of H_R. Otherwise U gives the nearest points in the hull.
+    H_R is ``real`` <float64>[n, D], and H_M is ``mask`` <float64>[m, D]. The rows of U sum to 1 up to rounding even if
+    the rows of H_R are nearly equal. The misfit is |H_M - U H_R| / |H_M - 1 mean(H_R)^T| (Frobenius) in [0, 1]: 0 if
+    every row of H_M is in the affine hull of the rows of H_R. Otherwise U gives the nearest points in the hull.
     """
     mean = real.mean(dim=0)
     centered, offsets = real - mean, mask - mean

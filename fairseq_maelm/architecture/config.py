@@ -104,11 +104,9 @@ class MaelmModelConfig(_Fields):
     checkpoint_activations: bool = option(
         False, help="recompute each layer in the backward pass instead of storing its activations, which saves memory"
     )
-    # Declared only to be refused; see fairseq_maelm.architecture.checks.
-    bf16: bool = II("common.bf16")
+    bf16: bool = II("common.bf16")  # declared only to be refused; see fairseq_maelm.architecture.checks
 
 
-# The options that determine the decoder.
 DECODER_OPTIONS = tuple(name for name in MaelmModelConfig.__dataclass_fields__ if "decoder" in name)
 
 

@@ -42,15 +42,11 @@ def _encoder_option(
     acts: Callable[[Any], bool] = lambda options: True,
     **limits: float,
 ) -> Any:
-    """Declare an option of the encoder.
+    """Declare an option of the encoder; a default of None is the architecture's.
 
-    Args:
-        default: the default; None for the architecture's.
-        help: the help text.
-        shown_by: name of a weight, and the index of its dimension, whose size must equal the option.
-        is_saved: weights depend on the option but do not show it, so that it is saved with them and compared.
-        acts: whether the option changes anything in an encoder with the other options.
-        limits: limits of a number.
+    ``shown_by`` is the name of a weight, and the index of its dimension, whose size must equal the option. With
+    ``is_saved``, weights depend on the option but do not show it, so that it is saved with them and compared. ``acts``
+    says whether the option changes anything in an encoder with the other options.
     """
     declared = option(default, help=help, **limits)
     more = {"shown_by": shown_by, "is_saved": is_saved, "acts": acts}

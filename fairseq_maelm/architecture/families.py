@@ -39,8 +39,7 @@ class Family:
     layer: dict[str, tuple[str, ...]]  # one layer; several names are stacked by rows in our matrix
     lm_head: dict[str, str]
     heads: dict[str, dict[str, str]] = field(default_factory=dict)  # the fine-tuned head of each architecture
-    # Row of the first position in the position table: for RoBERTa, the padding index plus 1.
-    position_offset: int = 2
+    position_offset: int = 2  # row of the first position in the table: for RoBERTa, the padding index plus 1
     token_types: int = 0  # number of token types in the stock class
     has_pooler: bool = False  # the stock encoder has a pooler
     # Names of our options in config.json, and transformers' values where it has none of these.

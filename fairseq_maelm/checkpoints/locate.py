@@ -10,8 +10,7 @@ from fairseq_maelm.options import existing_path
 
 # The file that makes a folder a checkpoint; see ``fairseq_maelm.checkpoints.folder``.
 CHECKPOINT_FILE = "checkpoint.json"
-# fairseq's log, which `maelm pretrain` and `maelm finetune` write next to their checkpoints.
-LOG_FILE = "training.log"
+LOG_FILE = "training.log"  # fairseq's log, which `maelm pretrain` and `maelm finetune` write next to their checkpoints
 
 _PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
 
@@ -22,14 +21,10 @@ def shipped_encoders() -> dict[str, Path]:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the file of a checkpoint.
+    """Return a checkpoint's file, given the file, its folder, or the name of an encoder that comes with this package.
 
-    Args:
-        path: a file; a run's folder, whose best checkpoint is preferred to its last; a folder of `maelm export
-            --complete`; or, if there is no such path, the name of an encoder that comes with this package.
-
-    Raises:
-        FileNotFoundError: there is no such file, folder or encoder, or the folder has no checkpoint.
+    In the folder of a run, the best checkpoint is preferred to the last. A path that exists is preferred to a name. A
+    FileNotFoundError says that there is no such file, folder or encoder, or no checkpoint in the folder.
     """
     if path.is_file():
         return path

@@ -32,8 +32,7 @@ _DTYPES = (
     *(torch.float32, torch.float16, torch.bfloat16, torch.float64),
     *(torch.int64, torch.int32, torch.bool),
 )
-# The largest options are seeds.
-_LARGEST_NUMBER = 2**32
+_LARGEST_NUMBER = 2**32  # the largest options are seeds
 # Section -> the flat option of old checkpoints that is the section's "_name" today.
 _FLAT_NAMES = {"task": "task", "model": "arch"}
 
@@ -68,10 +67,7 @@ def read_state(path: Path, mapped: bool = False) -> dict[str, Any]:
 
 
 def load_plain(path: Path, mapped: bool = False) -> Any:
-    """Load a file of torch as tensors, plain values and ``argparse.Namespace``, in memory proportional to its size.
-
-    For ``mapped`` see ``read_state``.
-    """
+    """Load tensors, plain values and ``argparse.Namespace`` in memory proportional to the file; see ``read_state``."""
     allow_namespaces()
     if damage := find_danger(path) if mapped else find_damage(path):
         raise CheckpointError(f"{path} {damage}")

@@ -56,20 +56,13 @@ _DECODER_SIZES = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that has passed all checks.
-
-    Attributes:
-        path: path of the file.
-        config: fairseq's configuration with plain values. The sections "task" and "model" hold only declared options
-            and ``_name``; the model's options are complete.
-        weights: the model's weights by name.
-        state: the rest of the file, unchanged: optimizer state and training history.
-    """
+    """A checkpoint that has passed all checks."""
 
     path: Path
+    # Plain values. The sections "task" and "model" hold only declared options and ``_name``; the model's are complete.
     config: DictConfig
     weights: dict[str, Tensor]
-    state: dict[str, Any]
+    state: dict[str, Any]  # the rest of the file, unchanged: optimizer state and training history
 
     @property
     def task_name(self) -> str:
@@ -139,16 +132,10 @@ class Checkpoint:
 def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, averaged: bool = False) -> Checkpoint:
     """Read a checkpoint of pretraining or fine-tuning without running any of its content.
 
-    Args:
-        path: path of the file.
-        overrides: values that replace the checkpoint's options of the task or the model, by name.
-        averaged: read the moving average of the weights that ``--store-ema`` stored.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the file is damaged, contains another model, or has content that training does not write; or
-            an override is no value of its option.
-        ValueError: an override names an unknown option.
+    ``overrides`` replace the task's or the model's options, by name; a ValueError says that there is no such option.
+    With ``averaged``, the weights are the moving average that ``--store-ema`` stored. A CheckpointError says that the
+    file is damaged, contains another model, or has content that training does not write; or that an override is no
+    value of its option.
     """
     register_names()  # the tasks whose names a checkpoint may hold
     state = averaged_state(read_state(path), path) if averaged else read_state(path)

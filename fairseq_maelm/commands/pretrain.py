@@ -29,8 +29,7 @@ logger = logging.getLogger(__name__)
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = after_interrupt
-# Updates of the command whose FLOPs are counted: enough for every phase of a schedule.
-_MANY = 10**6
+_MANY = 10**6  # updates of the command whose FLOPs are counted: enough for every phase of a schedule
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,10 +18,9 @@ logger = logging.getLogger(__name__)
 
 LONGEST_LINE_BYTES = 64 * 2**20
 _DIGEST_BYTES = 16
-# The lines that WikiExtractor writes before and after each document.
 BLANK, TAGS, END = "blank", "tags", "end"
-# The names of FASTA.
-RECORDS = "records"
+RECORDS = "records"  # of FASTA
+# The lines that WikiExtractor writes before and after each document.
 _DOCUMENT_TAG = re.compile(r"<doc [^>]*>\s*|</doc>\s*")
 
 

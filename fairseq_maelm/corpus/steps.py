@@ -57,10 +57,7 @@ Result = TypeVar("Result")
 
 
 def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
-    """Yield ``function(task)`` for every task, in order, computed by ``workers`` processes (1: in this process).
-
-    Tasks are consumed as workers become free, so memory holds only a few tasks per worker.
-    """
+    """Yield ``function(task)`` in order from ``workers`` processes (1: in this process), with few tasks in memory."""
     if workers == 1:
         yield from map(function, tasks)
         return

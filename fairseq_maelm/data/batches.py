@@ -24,26 +24,20 @@ WIDEST = 0.02
 class BatchDataset(FairseqDataset):
     """A dataset in which an item is one or several sequences; subclasses define ``collate``, which makes a batch.
 
-    Random numbers depend on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
-    one.
+    ``sizes`` <int>[items] are the tokens of each item's longest sequence, and ``token_counts`` <int>[items] (by default
+    the same) those that ``--max-tokens`` counts. The ``order`` of an epoch is "buckets" of similar lengths, in random
+    order within a bucket; or "shortest" first, the same in every epoch. ``used`` <int64>[n] are the indices of the
+    items in an epoch, by default all.
 
-    Args:
-        sizes: <int>[items] length of each item's longest sequence, in tokens.
-        order: order of the items in an epoch: "buckets" of similar lengths, in random order within a bucket; or
-            "shortest" first, the same in every epoch.
-        seed: seed of the order.
-        token_counts: <int>[items] number of tokens per item for ``--max-tokens``; by default ``sizes``.
-        fixed_epoch: if given, all epochs use the random numbers of this epoch.
-        used: <int64>[n] indices of the items in an epoch; by default all items.
+    Random numbers depend on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
+    one. With ``fixed_epoch``, all epochs use those of that one.
     """
 
     # Parts of the message about an item that no batch can hold.
     largest_item = "the longest sequence"
     remedy = "a smaller --tokens-per-sample"
-    # The largest relative difference between lengths in a bucket.
-    widest_bucket = WIDEST
-    # Whether batches have few different shapes, for a little more padding; the task decides.
-    few_shapes = False
+    widest_bucket = WIDEST  # largest relative difference between lengths in a bucket
+    few_shapes = False  # whether batches have few different shapes, for a little more padding; the task decides
 
     # Makes a dict with ``ntokens``, ``net_input`` etc. from item indices <int64>[B].
     collate: Callable[[np.ndarray], dict[str, Any]]

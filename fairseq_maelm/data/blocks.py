@@ -31,9 +31,7 @@ def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np
     Mode "none" cuts after every ``block_size`` tokens, "complete" packs whole lines, "complete_doc" packs whole lines
     of one document without the blank lines between documents, and "eos" makes one block per line.
 
-    Returns:
-        <int64>[blocks, 2] start and stop (exclusive) of each block, in tokens. Blocks of a single token, which is </s>,
-        are left out.
+    Return the start and stop (exclusive) of each block in tokens, <int64>[blocks, 2]. Blocks of only </s> are left out.
     """
     ends = np.cumsum(line_sizes, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
@@ -101,11 +99,8 @@ def _windows(stream: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
 class TokenBlocks:
     """Blocks of one split, read from disk on demand; ``sizes`` <int32>[blocks] are their lengths in tokens.
 
-    Args:
-        paths: paths of the split's files, without ``.bin`` and ``.idx``; several files are read as one.
-        break_mode: see ``block_slices``.
-        block_size: maximum length of a block, including its first token.
-        first_symbol: token id to put in front of every block.
+    ``paths`` are the split's files without ``.bin`` and ``.idx``; several are read as one. ``break_mode`` is that of
+    ``block_slices``. ``first_symbol`` is put in front of every block, and counts in ``block_size``.
     """
 
     def __init__(self, paths: Sequence[str], break_mode: str, block_size: int, first_symbol: int) -> None:
@@ -153,9 +148,9 @@ class TokenBlocks:
         return self._streams
 
     def read(self, indices: np.ndarray, filler: int, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Read blocks <int64>[B]; return their tokens <int64>[B, T] and lengths <int64>[B].
+        """Read blocks <int64>[B]; return tokens <int64>[B, T] and lengths <int64>[B].
 
-        The filler pads them to the longest, or to ``width``.
+        The filler pads the tokens to the longest block, or to ``width``.
         """
         lengths = self.sizes[indices].astype(np.int64)
         starts, width = self._starts[indices], width or int(lengths.max())

@@ -36,17 +36,12 @@ class Symbols(NamedTuple):
 class MaskedBlockDataset(BatchDataset):
     """A split for pretraining.
 
+    ``scheme`` tells which tokens are predicted, and ``view`` what the encoder sees at masked positions. If
+    ``predicts_all``, a left-to-right decoder predicts every token, and batches include the full sequences. With
+    ``fixed_epoch``, all epochs use the masks of that one, as in validation.
+
     ``--max-tokens`` counts masked tokens too: fairseq limits B * T, the size of the padded full sequences, which enter
     the decoder. The encoder's input, B * S, is never larger.
-
-    Args:
-        blocks: the text, cut into blocks.
-        scheme: which tokens are predicted, and which of these are masked.
-        symbols: token ids of special symbols.
-        view: what the encoder sees at masked positions.
-        seed: seed of the masks and of the order.
-        fixed_epoch: if given, all epochs use the masks of this epoch; for validation.
-        predicts_all: whether a left-to-right decoder predicts every token; batches then include the full sequences.
     """
 
     def __init__(
@@ -131,17 +126,11 @@ class MaskedBlockDataset(BatchDataset):
 def halves(
     tokens: np.ndarray, lengths: np.ndarray, indices: np.ndarray, first_symbol: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut sequences in half; the first symbol takes the place of a second half's first token.
+    """Cut sequences <int64>[B, T] of lengths 2 to T in half; second halves begin with the first symbol, too.
 
-    Args:
-        tokens: <int64>[B, T] sequences, padded on the right.
-        lengths: <int64>[B] their lengths, from 2 to T.
-        indices: <int64>[B] their indices in the dataset.
-        first_symbol: begins every sequence.
-
-    Returns:
-        tokens <int64>[C, half of T, rounded up], lengths and indices <int64>[C] of the halves with two or more tokens.
-        No two halves in a dataset have the same index, by which masks are drawn.
+    It takes the place of their first token. Return tokens <int64>[C, half of T, rounded up], lengths and indices
+    <int64>[C] of the halves with two or more tokens. No two halves in a dataset have the same index, by which masks are
+    drawn.
     """
     count, width = tokens.shape
     half = max(2, -(-width // 2))  # a sequence has two tokens or more

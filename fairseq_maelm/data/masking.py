@@ -61,19 +61,14 @@ class MaskDraw(NamedTuple):
 def draw_masks(
     scheme: MaskingScheme, tokens: np.ndarray, lengths: np.ndarray, indices: np.ndarray, seed: int, epoch: int
 ) -> MaskDraw:
-    """Choose the positions to predict in a batch.
+    """Choose the positions to predict in a batch of sequences <int64>[B, T], padded on the right with any value.
 
-    Their number depends on the length of a sequence alone; see ``mask_counts``. It is lower where too few tokens may
-    be chosen, or if no word is short enough to complete it. fairseq and the authors' code round it at random. If the
-    batch has no chosen token, one token of the longest sequence is chosen.
+    Their number depends on the length of a sequence alone; see ``mask_counts``. It is lower where too few tokens may be
+    chosen, or if no word is short enough to complete it. fairseq and the authors' code round it at random. If the batch
+    has no chosen token, one token of the longest sequence is chosen.
 
-    Args:
-        scheme: probabilities and token classes.
-        tokens: <int64>[B, T] full sequences, padded on the right with any value.
-        lengths: <int64>[B] lengths of the sequences, from 1 to T.
-        indices: <int64>[B] indices of the sequences in their dataset.
-        seed: seed of the random numbers.
-        epoch: number of the epoch, from 1.
+    ``lengths`` <int64>[B] are from 1 to T. Random numbers depend on ``seed``, ``epoch`` (from 1) and ``indices``
+    <int64>[B] of the sequences in their dataset.
     """
     length = tokens.shape[1]
     if length > MAX_LENGTH:

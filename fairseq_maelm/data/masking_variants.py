@@ -26,19 +26,14 @@ class VisibleTokens(NamedTuple):
 class EncoderView:
     """Options for the encoder's input, as compared in the paper's Table 2.
 
-    Attributes:
-        masked_input: the encoder's input at masked positions. "dropped": nothing (MAE-LM). "kept": <mask>, whose state
-            enters the decoder. "reset": <mask>, but the decoder gets the mask embedding. "random": a random real
-            token, and the decoder gets the mask embedding. "random_kept": a random real token, whose state enters
-            the decoder.
-        mask_fraction: the paper's delta in [0, 1]: with this probability a mask stays in the encoder's input, and its
-            state enters the decoder; only for "dropped".
-        positions: "original", or "consecutive": the visible tokens are numbered without gaps.
+    At masked positions, ``masked_input`` is "dropped": nothing (MAE-LM); "kept": <mask>, whose state enters the
+    decoder; "reset": <mask>, but the decoder gets the mask embedding; "random": a random real token, and the decoder
+    gets the mask embedding; or "random_kept": a random real token, whose state enters the decoder.
     """
 
     masked_input: str = "dropped"
-    mask_fraction: float = 0.0
-    positions: str = "original"
+    mask_fraction: float = 0.0  # the paper's delta in [0, 1]: probability that a "dropped" mask is "kept"
+    positions: str = "original"  # "original", or "consecutive": the visible tokens are numbered without gaps
 
     def __post_init__(self) -> None:
         if self.mask_fraction and self.masked_input != "dropped":
@@ -73,14 +68,10 @@ class EncoderView:
         staying: np.ndarray | None = None,
         random_tokens: np.ndarray | None = None,
     ) -> VisibleTokens:
-        """Return what the encoder sees of a batch with drawn masks.
+        """Return what the encoder sees of a batch with drawn masks, whose tokens are ``inside`` <bool>[B, T].
 
-        Args:
-            draw: the drawn masks.
-            inside: <bool>[B, T] True at tokens, False at padding.
-            mask_index: token id of <mask>.
-            staying: <bool>[B, T] True at masks that stay in the input; needed with a ``mask_fraction``.
-            random_tokens: <int64>[B, T] random real tokens, if the encoder ``shows_random_tokens``.
+        ``staying`` <bool>[B, T] marks the masks that stay in the input; it is needed with a ``mask_fraction``.
+        ``random_tokens`` <int64>[B, T] are needed if the encoder ``shows_random_tokens``.
         """
         masked = draw.masked
         unmasked = inside & ~masked
@@ -95,12 +86,7 @@ class EncoderView:
 
 
 def output_layout(predicted: np.ndarray, planned: int | None = None) -> dict[str, Any]:
-    """Return the entries of the layout on the predicted tokens, and on spare outputs.
-
-    Args:
-        predicted: <bool>[B, T] True at positions to predict.
-        planned: as in ``encoder_input``.
-    """
+    """Return the layout's entries on the positions to predict and spare outputs; arguments as in ``encoder_input``."""
     counts = np.count_nonzero(predicted, axis=1)
     length = _width(counts, planned, predicted.shape[1])
     slots, rows = np.flatnonzero(predicted), _rows(counts, length)

@@ -13,10 +13,8 @@ _OF_LENGTH = 0.01
 def cut_windows(ends: Sequence[int], limit: int, overlap: int) -> list[tuple[int, int]]:
     """Return windows [start, stop) of whole units; all windows but the last are as long as possible.
 
-    Args:
-        ends: [units + 1] number of pieces before each unit, then the total; a unit has at most ``limit`` pieces.
-        limit: maximum number of pieces in a window.
-        overlap: minimum number of pieces shared by neighboring windows, where whole units allow it.
+    ``ends`` [units + 1] has the number of pieces before each unit, then the total. A window has at most ``limit``
+    pieces, as does a unit, and shares at least ``overlap`` with its neighbor, where whole units allow it.
     """
     windows, start = list[tuple[int, int]](), 0
     while True:

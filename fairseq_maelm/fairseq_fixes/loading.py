@@ -102,10 +102,7 @@ def _classes(section: str, names: Iterable[Any]) -> list[Any]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise a CheckpointError if a checkpoint names one of fairseq's tasks or models that this package does not use.
-
-    Tasks and models from other plugins are allowed, since users install those themselves.
-    """
+    """Raise a CheckpointError for a task or model of fairseq that this package does not use; plugins' are allowed."""
     sections = plain_sections(read_state(path), path)
     for section, names in OF_FAIRSEQ.items():
         name = sections.get(section, {}).get("_name")

@@ -41,10 +41,7 @@ _save_checkpoint = Trainer.save_checkpoint
     acts_on="local files that may be overwritten",
 )
 def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
-    """Copy a file atomically, in place of ``PathManager.copy``.
-
-    Remote paths and copies that must not overwrite are left to fairseq.
-    """
+    """Copy a file atomically; leave remote paths and copies that must not overwrite to fairseq's own function."""
     if not overwrite or PathManager.path_requires_pathmanager(target):
         return bool(_copy_in_place(source, target, overwrite))
     copy_file(Path(source), Path(target))

@@ -183,7 +183,7 @@ def read_json(path: Path, strict: bool = False) -> dict[str, Any]:
 def refuse_existing(*paths: Path, can_replace: bool = False) -> None:
     """Raise a FileExistsError if an output exists already, or two outputs have the same path.
 
-    ``can_replace`` tells whether the command has the option --replace.
+    ``can_replace`` tells whether the command has the option --replace, for the message.
     """
     for place, path in enumerate(paths):
         if path.exists():

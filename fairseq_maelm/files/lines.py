@@ -66,10 +66,7 @@ def damage_told(path: Path) -> Iterator[None]:
 
 
 def decode(path: Path, first_line: int, data: bytes) -> str:
-    """Decode whole lines of a file, the first of which has the number ``first_line``, without a byte order mark.
-
-    The CorpusError for other text than UTF-8 names line and byte.
-    """
+    """Decode whole UTF-8 lines from ``first_line`` on, without byte order mark; a CorpusError names line and byte."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

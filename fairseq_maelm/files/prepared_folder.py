@@ -85,24 +85,15 @@ def prepare_folder(
     resumes: bool = False,
     copies: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write a folder, unless it exists already and has the same origin.
+    """Write a folder of one of the ``COMMANDS``, unless it exists already with the same ``origin`` (of ``made_from``).
 
-    Args:
-        target: a folder that does not exist, is empty, or was written by this function with the same origin.
-        kind: one of ``COMMANDS``.
-        origin: returned by ``made_from``.
-        write: a function that fills the given folder and returns additional manifest entries (the facts); these may
-            include a more detailed "files".
-        resumes: whether the next run can use a failed or killed run's partial work, which ``write`` stores in the
-            parent of the given folder. Nothing is kept if ``write`` raises a CorpusError.
-        copies: folders inside the result that get a copy of the manifest.
+    ``write`` fills the folder that it is given and returns more entries for the manifest (the facts, and perhaps more
+    detailed "files"). With ``resumes`` it stores partial work in that folder's parent, which the next run uses; nothing
+    is kept after a CorpusError. ``copies`` are folders inside the result that get a copy of the manifest.
 
-    Returns:
-        the manifest: "format", "kind", "settings", "files", the facts, and bytes and SHA-256 of all "outputs".
-
-    Raises:
-        CorpusError: another process is writing the folder, or the folder has another origin.
-        FileExistsError: ``target`` exists but is not a prepared folder.
+    Return the manifest: "format", "kind", "settings", "files", the facts, and bytes and SHA-256 of all "outputs". A
+    CorpusError says that another process is writing the folder or that it has another origin, a FileExistsError that
+    ``target`` is neither empty nor a prepared folder.
     """
     manifest = _finished(target, kind, origin)
     if manifest is None or _hidden(target, "unfinished").exists():
@@ -250,15 +241,9 @@ def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
 def whole_folder(target: Path, command: str, replace: bool | None = None) -> Iterator[Path]:
     """Open a temporary folder, and rename it to ``target`` if the ``with`` block ends without an exception.
 
-    Args:
-        target: path of the complete folder; without ``replace``, it must not exist or must be empty.
-        command: the command that writes it, for the error message of a second process.
-        replace: whether to rename an existing folder to ``target``.old-1, or the next free number, when the new folder
-            is complete. None if the command has no option --replace.
-
-    Raises:
-        FileExistsError: ``target`` exists and may not be replaced.
-        CorpusError: another process is writing it.
+    With ``replace``, an existing folder is then renamed to ``target``.old-1 or the next free number; otherwise, unless
+    it is empty, it is a FileExistsError at the start. ``replace`` is None if the command has no option --replace. A
+    CorpusError names the ``command`` if another process is writing the folder.
     """
     _check_free(target, replace)
     with _unfinished(target, command, resumes=False) as folder:

@@ -20,17 +20,13 @@ _ABOVE_ZERO = ("mcc", "f1", "pearson", "spearman", "HasAns_f1", "micro_f1", "mac
 _CORRELATIONS = ("mcc", "pearson", "spearman")
 # If a result can be so many points higher by chance, it does not show that nothing was learned.
 _MARGIN = 10.0
-# Rounding in logs and checkpoints, in percent.
-_ROUNDING = 1e-3
+_ROUNDING = 1e-3  # in logs and checkpoints, in percent
 # If all labels are integers and there are more classes than this, they are probably numbers to predict.
 _MOST_INTEGERS = 20
-# The largest number of classes whose confusions fit into a terminal.
-_MOST_CONFUSED = 20
-# The largest number of labels to name.
-_SHOWN = 5
+_MOST_CONFUSED = 20  # the largest number of classes whose confusions fit into a terminal
+_SHOWN = 5  # the largest number of labels to name
 
-START = "frozen_start"
-"""Name of what a task's state tells about the start of its head."""
+START = "frozen_start"  # name of what a task's state tells about the start of its head
 
 _REMEDY = "try other learning rates, more epochs or more examples"
 _TOO_FEW = "only more examples to validate on can tell"
@@ -108,8 +104,8 @@ def _doubt_about_answers(name: str, value: float, rows: int, share: float) -> st
 def doubt_about(found: Mapping[str, float], right: Iterable[Hashable], rows: int = 0) -> str | None:
     """Return a warning if a constant answer may reach the same metrics (by name, in percent), otherwise None.
 
-    ``right`` has the right label of each example, or is a dict label -> number of examples; it is empty for regression.
-    ``rows`` is the number of examples, by default that of the labels.
+    ``right`` has the right label of each of ``rows`` examples (default: as many as labels), or is a dict label ->
+    number of examples; it is empty for regression.
     """
     counts = Counter(right)
     rows = rows or counts.total()
@@ -152,10 +148,7 @@ def numbers_as_classes(labels: Sequence[str]) -> str | None:
 
 
 def report_on_classes(right: Sequence[Any], predicted: Sequence[Any]) -> str:
-    """Return a table with each class's precision, recall and F1 and, for few classes, the confusion matrix.
-
-    Sets of labels (tuples) have no confusion matrix.
-    """
+    """Return a table of each class's precision, recall and F1 and, for few classes but not for sets, confusions."""
     from sklearn import metrics, preprocessing  # takes a second
 
     if isinstance(right[0], tuple):

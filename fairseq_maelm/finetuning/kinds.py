@@ -12,20 +12,13 @@ from typing import Any, NamedTuple
 
 
 class Kind(NamedTuple):
-    """A kind of task.
+    """A kind of task."""
 
-    Attributes:
-        tasks: names of the kind's tasks in fairseq.
-        add_options: function that declares the kind's options for ``maelm predict``.
-        recipe: function(prepared folder, manifest) that returns the name or path of the folder's recipe, or None if the
-            folder is of another kind.
-        accepts: other kinds whose options ``maelm predict`` accepts too.
-    """
-
-    tasks: tuple[str, ...]
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    tasks: tuple[str, ...]  # names in fairseq
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None  # for ``maelm predict``
+    # From a prepared folder and its manifest to the name or path of its recipe, or None for a folder of another kind.
     recipe: Callable[[Path, Mapping[str, Any]], str | None] = lambda folder, manifest: None
-    accepts: tuple[str, ...] = ()
+    accepts: tuple[str, ...] = ()  # other kinds whose options ``maelm predict`` accepts too
 
 
 def predict_input(name: str, args: argparse.Namespace) -> Any:

@@ -28,10 +28,7 @@ class Predicted(NamedTuple):
 def predict_rows(
     examples: Sequence[Example], run: Callable[[list[tuple[str, ...]]], Tensor], labels: Classes | Numbers
 ) -> Predicted:
-    """Predict the rows of a table; rows without any text get no prediction.
-
-    ``run`` turns n texts or pairs into scores <float>[n, outputs], which stand for ``labels``.
-    """
+    """Predict the rows of a table that have a text; ``run`` turns n texts or pairs into scores <float>[n, outputs]."""
     filled = [example for example in examples if any(example.texts)]
     empty = [example.place for example in examples if not any(example.texts)]
     if not filled:

@@ -20,8 +20,7 @@ from fairseq_maelm.files.lines import columns_in, numbered_lines, parse_record
 from fairseq_maelm.options import option
 from fairseq_maelm.text.cleaning import clean_text
 
-# The place of a row, as "file:line", and its cells or its JSON fields.
-Row = tuple[str, Any]
+Row = tuple[str, Any]  # a row's place, as "file:line", and its cells or its JSON fields
 
 
 class _FastaRow(dict[str, str]):
@@ -97,8 +96,7 @@ class Example(NamedTuple):
 
     place: str  # file and line, for error messages
     texts: tuple[str, ...]  # one or two, cleaned
-    # As written, or a tuple of any number of labels; None in a table without labels.
-    label: str | tuple[str, ...] | None = None
+    label: str | tuple[str, ...] | None = None  # as written, or a tuple of labels; None in a table without labels
     id: str | None = None  # as written; None without a column of ids
 
 
@@ -112,21 +110,15 @@ def read_table(
     invalid: list[str] | None = None,
     label_separator: str | None = None,
 ) -> Iterator[Example]:
-    """Yield the examples of a table.
+    """Yield the examples of a .tsv, .csv, .jsonl, .json or FASTA file, plain or compressed; any other is .tsv or JSON.
 
-    Args:
-        path: a .tsv, .csv, .jsonl, .json or FASTA file, plain or compressed; any other is read as .tsv or JSON.
-        columns: the columns of texts and labels.
-        texts: number of texts in a row, or None if unknown. Without given columns, a table of exactly this many
-            columns has no labels, and any other table has labels.
-        label_optional: accept a table that lacks the label column, and empty labels, which are None.
-        complete: function that returns whether a row's texts are acceptable; by default, no text may be empty.
-        rows: rows to use instead of the file's.
-        invalid: list to add messages about rows that are no examples to; by default the first is raised.
-        label_separator: character between labels, which become a tuple; "" for lists in JSON only; None for one label.
+    A row has ``texts`` texts, None for any number. Without given columns, a table of exactly this many columns has no
+    labels, and any other has them. With ``label_optional`` the label column may be missing, and empty labels are None.
+    ``complete`` tells whether a row's texts are acceptable; by default, none may be empty. ``rows`` replace the file's.
+    ``label_separator`` ("" for lists in JSON only) separates labels, which become a tuple; None is for one label.
 
-    Raises:
-        CorpusError: a row is not an example; the message names file and line.
+    Messages about rows that are no examples, with file and line, are added to ``invalid``; without it, the first is
+    raised as a CorpusError.
     """
     rows = iter(table_rows(path, columns.delimiter, invalid) if rows is None else rows)
     first = next(rows, None)
@@ -308,7 +300,7 @@ def table_rows(path: Path, separator: str | None = None, invalid: list[str] | No
     """Yield the rows of a table; ``separator`` separates columns: by default a comma in .csv files, otherwise a tab.
 
     Quotation marks enclose cells in .csv files and with any separator except tab; elsewhere they are literal. Messages
-    about lines that are not JSON records are added to ``invalid`` if it is given; otherwise the first is raised.
+    about lines that are not JSON records are added to ``invalid``; without it, the first is raised.
     """
     kind = kind_of(path, TABLES)
     if kind in (JSON, JSON_LINES):
@@ -361,10 +353,9 @@ def _quoted_rows(path: Path, separator: str) -> Iterator[Row]:
 def header_reason(texts: Sequence[str], label: str, counts: Mapping[str, int]) -> str | None:
     """Return the reason why the first row of a table looks like a header, or None if it looks like an example.
 
-    The row looks like a header in two cases: all its cells are usual column names, and its label is unique or contains
-    "label"; or its label is unique, and every other label (at least two) occurs several times.
-
-    ``texts`` are the row's other cells, ``counts`` the number of rows with each label, this row included.
+    In a header all cells are usual column names, and the label is unique or contains "label"; or the label is unique,
+    and every other label (at least two) occurs several times. ``texts`` are the row's other cells, ``counts`` the
+    number of rows with each label, this row included.
     """
     alone, name = counts[label] == 1, _letters(label)
     # "pos" may be a class, but "label" on several lines comes from several tables that were joined.

@@ -13,8 +13,7 @@ from fairseq_maelm.files.prepared_folder import made_from, prepare_folder, read_
 from fairseq_maelm.text.unknown import check_known
 from fairseq_maelm.text.vocabulary import TextEncoder, open_encoder
 
-# The label that Hugging Face's libraries leave out of the loss.
-IGNORED = "-100"
+IGNORED = "-100"  # the label that Hugging Face's libraries leave out of the loss
 WHY_IGNORED = "means that it is to be ignored: leave it out of the file"
 
 
@@ -30,10 +29,10 @@ def prepare_task_folder(
 ) -> dict[str, Any]:
     """Prepare a task's folder and return its manifest; reuse an existing folder that was made from the same files.
 
-    ``write`` writes the tokenized data of ``files`` (split -> file) to the folder, and returns facts for the manifest,
-    which also stores ``options``, the settings that determine the result. The folder has the vocabulary in ``place``.
-    Most tokens are unknown only where ``allow_unknown``. An OSError or a ValueError tells which file is missing or not
-    valid, or that the folder was made from other files or options.
+    ``write`` writes the tokenized ``files`` (split -> file) to the folder, and returns facts for the manifest, which
+    also stores ``options``, the settings that determine the result. The vocabulary goes to ``place`` in the folder. An
+    OSError or a ValueError tells which file is missing or not valid, that most tokens are unknown without
+    ``allow_unknown``, or that the folder was made from other files or options.
     """
     encoder = open_encoder(vocabulary)
 

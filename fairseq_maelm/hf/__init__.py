@@ -71,12 +71,9 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
 
 
 def _checked_config(folder: Path, auto_class: Any, **safely: Any) -> Any:
-    """Check the sizes in config.json against the weights, before memory is allocated, and return the configuration.
+    """Return the configuration; raise a ValueError, before memory is allocated, if its sizes do not match the weights.
 
     Attention is always "eager", because config.json could name a kernel on the Hub, and kernels are code.
-
-    Raises:
-        ValueError: a size or the number of parameters does not match the weights.
     """
     shapes = dict(_shapes(folder))
     options = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -31,11 +31,9 @@ class MaelmConfig(MPNetConfig):
 def relative_bucket(function: str, distance: int, num_buckets: int, max_distance: int) -> int:
     """Return the bucket of a relative position (key position minus query position).
 
-    Args:
-        function: "t5" (Raffel et al., 2020) or "reference" (the authors' code).
-        distance: relative position.
-        num_buckets: multiple of 4. Each direction has half of the buckets; half of those hold a single distance each.
-        max_distance: distance beyond which all distances share a bucket.
+    ``function`` is "t5" (Raffel et al., 2020) or "reference" (the authors' code). Each direction has half of the
+    buckets, whose number is a multiple of 4; half of those hold a single distance each. All distances beyond
+    ``max_distance`` share a bucket.
     """
     half, size = num_buckets // 2, abs(distance)
     exact = half // 2

@@ -39,8 +39,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_SHOWN = 20  # of the texts that tokenizers read differently
 
-# Lengths of the compared sequences, cut to the model's positions.
-LENGTHS = (2, 7, 512)
+LENGTHS = (2, 7, 512)  # of the compared sequences, cut to the model's positions
 # The largest difference due to rounding in double precision, relative to the largest output if that is above 1. It is
 # some 1e-13 even where a trained head amplifies it; in single precision it may exceed 1e-5.
 TOLERANCE = 1e-10

@@ -47,8 +47,7 @@ from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODE
 
 logger = logging.getLogger(__name__)
 
-# The most words that a message names.
-_SHOWN = 10
+_SHOWN = 10  # the most words that a message names
 _SETTINGS = "tokenizer_config.json"
 # The files of a source that would still have the old tokens.
 _OLD_FILES = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", MODEL_FILE, "spiece.model")
@@ -80,18 +79,10 @@ def extend(
 ) -> Extended:
     """Write a checkpoint with new tokens to a new folder, which appears only after its verification.
 
-    Args:
-        checkpoint: file of a checkpoint of pretraining or of an import, with the vocabulary in its folder.
-        text: files or folders of the domain's text.
-        pieces: the most tokens to add.
-        output: folder to write, which must not exist.
-        json_field: the field that holds the text of JSON lines.
-        words: file of words, one on each line, which become tokens first.
-        allow_unknown: go on if most tokens of the text are unknown.
-
-    Raises:
-        FileNotFoundError: the checkpoint has no tokenizer.
-        ValueError: there is nothing to add, or the checkpoint cannot be extended; no files are left behind.
+    ``text`` are files or folders of the domain's text, and ``json_field`` is the field that holds the text of JSON
+    lines. At most ``pieces`` tokens are added: first the lines of the file ``words``, then pieces of the text.
+    ``allow_unknown`` goes on if most tokens of the text are unknown. A ValueError says that there is nothing to add or
+    that the checkpoint cannot be extended; no files are left behind.
     """
     with whole_folder(output, "maelm extend") as folder:
         source = load_with_model(checkpoint)
@@ -314,11 +305,8 @@ def kind_of_tokenizer(content: str) -> str:
 def extend_tokenizer(content: str, new: list[NewPiece], rows: int, last: int | None = None) -> str:
     """Return the content of a tokenizer.json with new tokens, whose ids follow those of ``rows`` tokens.
 
-    Args:
-        content: the content of the file.
-        new: the new tokens, whose parts are tokens of the file or new ones before them.
-        rows: the number of ids, of which some may have no token: these get names that no text has.
-        last: the id of a token that becomes the last one, behind the new tokens; their ids then begin here.
+    Parts of a new token are tokens of the file or new ones before it. Ids without a token get names that no text has.
+    ``last`` is the id of a token that becomes the last one, behind the new tokens; their ids then begin here.
     """
     from tokenizers import Tokenizer
 

@@ -99,9 +99,9 @@ def apart(has_gpu: bool) -> str:
 
 
 def _launched(visible: int) -> int | None:
-    """Return the number of GPUs that fairseq uses whatever its option says; None if the option decides.
+    """Return the number of GPUs that torchrun or SLURM makes fairseq use; None if fairseq's option decides.
 
-    This is the number of torchrun's processes, or in SLURM, with one task on each node, that of all nodes' GPUs.
+    It is the number of torchrun's processes or, in SLURM with one task on each node, that of all nodes' GPUs.
     """
     given = os.environ
     if given.keys() >= _OF_TORCHRUN:

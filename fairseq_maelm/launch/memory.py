@@ -68,9 +68,9 @@ def give_back_unused_memory() -> None:
 
 
 def choose_allocation(config: Any) -> None:
-    """Keep freed memory in a run of fairseq-train with this whole configuration, or return it.
+    """Keep freed memory in a run of fairseq-train, or return it if each batch is one long sequence.
 
-    It is returned if each batch is one long sequence, because a smaller batch cannot save memory then.
+    A smaller batch cannot save memory then.
     """
     length = getattr(config.task, "tokens_per_sample", None) or 0
     most_tokens, most_sequences = config.dataset.max_tokens, config.dataset.batch_size

@@ -54,20 +54,14 @@ RESERVED = (*OWNED, "restore-file", "user-dir", "log-format", "log-file", "no-sa
 
 @dataclass
 class Recipe:
-    """What all recipes have, with types that OmegaConf checks.
-
-    Attributes:
-        options: options of fairseq-train, without leading dashes; True is a flag.
-        setting: values from which options of fairseq-train are computed.
-        path: the file, or the name of a recipe of the package.
-    """
+    """What all recipes have, with types that OmegaConf checks."""
 
     folder: ClassVar[Path]  # the recipes of the package
     settings: ClassVar[Iterable[str]]  # names that may stand in ``setting``
 
-    options: dict[str, Any] = MISSING
-    setting: dict[str, Any] = field(default_factory=dict)
-    path: str = ""
+    options: dict[str, Any] = MISSING  # of fairseq-train, without leading dashes; True is a flag
+    setting: dict[str, Any] = field(default_factory=dict)  # values from which options of fairseq-train are computed
+    path: str = ""  # of the file, or the name of a recipe of the package
 
     def check(self) -> None:
         """Raise a ValueError if a value is wrong."""
@@ -85,34 +79,24 @@ class PretrainingRecipe(Recipe):
 
 @dataclass
 class FineTuningRecipe(Recipe):
-    """A recipe of ``maelm finetune`` and ``maelm sweep``.
+    """A recipe of ``maelm finetune`` and ``maelm sweep``, whose ``setting`` has one value for each name in ``search``.
 
-    Attributes:
-        task: the task's name in tables.
-        data: the task's folder, relative to the folder of all data.
-        metric: the validation metric for choosing the checkpoint and the setting; larger is better, except for the
-            loss, which can choose checkpoints only.
-        metrics: the metrics to report, ``metric`` included.
-        search: option -> values to try; must contain lr, batch-size, epochs (passes over the training data) and warm-up
-            (fraction of the updates).
-        search_large: search space of large models; None to use ``search``.
-        setting: one value for each name in ``search``, for a single run.
-        paper: group -> model -> published scores in percent, one for each validation set; NaN if unpublished.
-        min_updates: fewest updates of a single run: few examples are passed more often, in smaller batches. 0 for the
-            passes and batches of ``setting``, whatever the number of examples.
+    ``metric`` chooses the checkpoint and the setting: larger is better, except for the loss, which can choose
+    checkpoints only. ``search`` must contain lr, batch-size, epochs (passes over the training data) and warm-up
+    (fraction of the updates). Because of ``min_updates``, few examples are passed more often, in smaller batches.
     """
 
     folder = USER_DIR / "recipes" / "finetuning"
     settings = tuple(SEARCHED)
 
-    task: str = MISSING
-    data: str = MISSING
-    metric: str = MISSING
-    metrics: list[str] = field(default_factory=list)
-    search: dict[str, Any] = MISSING
-    search_large: dict[str, Any] | None = None
-    paper: dict[str, Any] = field(default_factory=dict)
-    min_updates: int = 0
+    task: str = MISSING  # name in tables
+    data: str = MISSING  # the task's folder, relative to the folder of all data
+    metric: str = MISSING  # of the validation sets
+    metrics: list[str] = field(default_factory=list)  # to report, ``metric`` included
+    search: dict[str, Any] = MISSING  # option -> values to try
+    search_large: dict[str, Any] | None = None  # the same for large models; None to use ``search``
+    paper: dict[str, Any] = field(default_factory=dict)  # group -> model -> published percent on each set, or NaN
+    min_updates: int = 0  # fewest of a single run; 0 for the passes and batches of ``setting``
 
     @property
     def subsets(self) -> tuple[str, ...]:
@@ -206,10 +190,7 @@ def _recipe_file(path: Path, kind: type[Recipe]) -> Path:
 
 
 def _merged(path: Path, kind: type[Recipe], within: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read the content of a recipe, given by its path or name, merged with the recipes in its ``defaults``.
-
-    ``within`` has the files of the recipes whose defaults are being read.
-    """
+    """Read a recipe, given by path or name, merged with its ``defaults``; ``within`` are the files that led to it."""
     file = _recipe_file(path, kind)
     if file in within:
         raise ValueError(f"the recipe {path} is among its own defaults: remove it there")

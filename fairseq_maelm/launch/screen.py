@@ -43,10 +43,7 @@ _FEWEST_STEPS = 5
 
 
 class Screen(logging.Handler):
-    """A handler that shows the progress of this process's training on standard error.
-
-    ``limits`` are "max_update" and "max_epoch" of the training.
-    """
+    """A handler that shows this process's training on standard error; ``limits`` as in ``training_state``."""
 
     def __init__(self, limits: Mapping[str, float]) -> None:
         super().__init__()

@@ -43,12 +43,9 @@ def start_training(
 ) -> None:
     """Run fairseq-train in this process, where most of it is already imported, or print the command.
 
-    Args:
-        words: the fairseq-train command as a list of words.
-        configuration: what fairseq makes of the command.
-        args: the arguments of ``maelm pretrain`` or ``maelm finetune``.
-        what: a title for the log, such as "fine-tuning on FOLDER".
-        owned: option of fairseq-train -> option of the command that decides it.
+    The fairseq-train command is given as ``words`` and as the ``configuration`` that fairseq makes of it. ``args`` are
+    the arguments of our command, ``what`` is a title for the log, such as "fine-tuning on FOLDER", and ``owned`` maps
+    options of fairseq-train to the options of our command that decide them.
     """
     general = getattr(args, "general_data", None)
     inputs = [Path(folder).resolve() for folder in (*words[1].split(":"), *(general.split(":") if general else ()))]

@@ -17,10 +17,8 @@ def batches_by_length(
 ) -> list[Places]:
     """Group sequences of similar length, the longest first, so that running out of memory happens in the first batch.
 
-    Args:
-        lengths: lengths of the sequences in tokens.
-        batch_tokens: maximum number of tokens in a batch, padding included; a longer sequence gets its own batch.
-        batch_size: maximum number of sequences in a batch. ``batch_tokens`` or ``batch_size`` must be given.
+    A limit is necessary: ``batch_tokens`` includes padding, and a longer sequence gets its own batch; ``batch_size`` is
+    a number of sequences.
     """
     for name, limit in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
         if limit is not None and limit < 1:
@@ -45,14 +43,9 @@ def predict(
 ) -> list[Any]:
     """Run a model over all items, in evaluation mode and without gradients; return one result per item.
 
-    Args:
-        model: the model, on the device to compute on.
-        lengths: lengths of the items in tokens.
-        collate: function that makes a batch of the items at given indices.
-        forward: function that takes a batch on the model's device and returns one result per item.
-        batch_tokens: see ``batches_by_length``.
-        batch_size: see ``batches_by_length``.
-        progress: label of a progress bar; None for no bar.
+    ``lengths`` are in tokens. ``collate`` makes a batch of the items at given indices; ``forward`` takes it on the
+    model's device and returns one result per item. ``progress`` is the label of a progress bar. For the limits see
+    ``batches_by_length``.
     """
     device = next(model.parameters()).device
     results: list[Any] = [None] * len(lengths)

@@ -10,8 +10,7 @@ from fairseq_maelm.models.maelm import MaelmModel
 def build_model(checkpoint: Checkpoint, dictionary: Dictionary) -> MaelmModel:
     """Build the model with its weights, on the CPU, in single precision and in evaluation mode.
 
-    Raises:
-        ValueError: the model was trained with another dictionary, or the model would be larger than the checkpoint.
+    A ValueError refuses another dictionary than that of training, and a model larger than the checkpoint.
     """
     config, weights = checkpoint.config.model, dict(checkpoint.weights)
     model: MaelmModel = build_with_heads(

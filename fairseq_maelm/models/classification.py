@@ -22,11 +22,7 @@ def find_head(model: Any, name: str) -> Any:
 
 
 def labels_of_head(hub: Any, head: str) -> Classes | Numbers:
-    """Return what the outputs of a sentence head stand for.
-
-    Raises:
-        ValueError: there is no such head, or the checkpoint has no names of classes.
-    """
+    """Return what a sentence head's outputs stand for; raise a ValueError without such a head or names of classes."""
     labels = hub.labels
     if find_head(hub.model, head).out_proj.out_features == 1:  # there are at least two classes
         return labels if isinstance(labels, Numbers) else Numbers()
@@ -41,22 +37,12 @@ def labels_of_head(hub: Any, head: str) -> Classes | Numbers:
 def score_texts(
     hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32, progress: str | None = None
 ) -> Tensor:
-    """Score texts or pairs of texts.
+    """Return the logits of texts or pairs <float32>[n, classes], or <float32>[n, 1] of a regression, on the CPU.
 
-    Args:
-        hub: ``MaelmHubInterface`` of a checkpoint of the task maelm_sentences, or of fairseq's sentence_prediction.
-        texts: texts or pairs. Texts longer than the maximum length of training, or of the model, are truncated as in
-            training.
-        head: name of the head.
-        batch_size: texts in a batch; texts of similar length share a batch.
-        progress: label of a progress bar; None for no bar.
-
-    Returns:
-        logits <float32>[n, classes], or <float32>[n, 1] of a regression, on the CPU; ``hub.labels`` turns them into
-        answers.
-
-    Raises:
-        ValueError: the checkpoint was trained on pairs and a text is single, or vice versa.
+    ``hub`` has a checkpoint of the task maelm_sentences or of fairseq's sentence_prediction; ``hub.labels`` turns
+    logits into answers. Texts longer than ``hub.limits`` are truncated as in training; those of similar length share a
+    batch. ``progress`` is the label of a progress bar. A ValueError says that a text is single where training had
+    pairs, or vice versa.
     """
     limits, examples = hub.limits, checked_examples(texts)
     if limits.texts and any(len(example) != limits.texts for example in examples):

@@ -18,15 +18,9 @@ from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 
 def reassemble(visible: Tensor, mask_embedding: Tensor, layout: Layout) -> Tensor:
-    """Return the encoder's states <float>[B, S, D] at their original positions, and mask embeddings elsewhere.
+    """Return states <float>[B, T, D]: ``visible`` [B, S, D] at their original positions, mask embeddings [D] elsewhere.
 
-    Args:
-        visible: <float>[B, S, D] states of the visible tokens.
-        mask_embedding: <float>[D].
-        layout: original positions.
-
-    Returns:
-        <float>[B, T, D]. Padding gets the mask embedding, which nothing reads.
+    Padding gets the mask embedding too, which nothing reads.
     """
     batch, _, width = visible.shape
     slots = batch * layout["padded_length"]
@@ -41,23 +35,14 @@ def reassemble(visible: Tensor, mask_embedding: Tensor, layout: Layout) -> Tenso
 class MaelmDecoder(nn.Module):
     """The decoder, which is discarded after pretraining (section 3).
 
-    As in the authors' code, it has no relative bias, no dropout and, by default, its own position embeddings.
-
-    Args:
-        layers: number of layers, at least 1.
-        layer_config: settings of each layer.
-        max_positions: size of the decoder's own position table; None to use the encoder's, or with rotary positions.
-        input_dim: width of the encoder. If the decoder's width differs, a linear layer projects the encoder states.
-
-    Attributes:
-        attention: the value of ``--decoder-attention``.
-        reads_encoder: True if the decoder attends to the encoder's output.
-        autoregressive: True if each token is predicted from those before it.
+    As in the authors' code, it has no relative bias, no dropout and, by default, its own position embeddings. If
+    ``max_positions`` is None, it uses the encoder's table or rotary positions. If its width differs from the encoder's,
+    ``input_dim``, a linear layer projects the encoder states.
     """
 
-    attention = "self"
-    reads_encoder = False
-    autoregressive = False
+    attention = "self"  # the value of ``--decoder-attention``
+    reads_encoder = False  # whether it attends to the encoder's output
+    autoregressive = False  # whether each token is predicted from those before it
 
     def __init__(self, *, layers: int, layer_config: LayerConfig, max_positions: int | None, input_dim: int) -> None:
         super().__init__()
@@ -119,16 +104,12 @@ class MaelmDecoder(nn.Module):
 
 
 class VisibleAndPredicted(NamedTuple):
-    """The result of ``SharedDecoder``.
+    """The result of ``SharedDecoder``."""
 
-    Attributes:
-        all_states: the input of the encoder's first layer <float>[B, S, D], then the states after each layer; only
-            those before the masks enter, if the last ones were not wanted.
-        predicted: <float>[M, D] states of the predicted tokens, or <float>[B, S, D] without a layout.
-    """
-
+    # The input of the encoder's first layer <float>[B, S, D], then the states after each layer; only those before the
+    # masks enter, if the last ones were not wanted.
     all_states: list[Tensor]
-    predicted: Tensor
+    predicted: Tensor  # <float>[M, D] states of the predicted tokens, or <float>[B, S, D] without a layout
 
 
 class SharedDecoder(nn.Module):
@@ -140,26 +121,16 @@ class SharedDecoder(nn.Module):
 
     The result is that of ``encode`` and then ``decode_by_encoder`` in ``docs/maelm_in_one_file.py``. Here both run
     together, because a layer multiplies visible tokens and masks by the same matrices.
-
-    Args:
-        layers: number n of these layers, at least 1.
-        encoder_layers: number L of the encoder's layers, at least n.
-
-    Attributes:
-        attention: the value of ``--decoder-attention``.
-        reads_encoder: True, because masks attend to the states of visible tokens.
-        autoregressive: False.
-        layers: empty, because the layers are the encoder's.
-        decoding_layers: indices of the n layers, ascending.
     """
 
     attention = "shared"
-    reads_encoder = True
+    reads_encoder = True  # masks attend to the states of visible tokens
     autoregressive = False
 
     def __init__(self, layers: int, encoder_layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList()
+        self.layers = nn.ModuleList()  # empty, because the layers are the encoder's
+        # The indices of the encoder's layers that also decode, ascending.
         self.decoding_layers = [math.ceil(number * encoder_layers / layers) - 1 for number in range(1, layers + 1)]
 
     def encode_and_decode(

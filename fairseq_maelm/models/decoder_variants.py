@@ -88,10 +88,7 @@ class CausalCrossDecoder(SelfCrossDecoder):
 
 
 class CrossDecoder(SelfCrossDecoder):
-    """A decoder with cross-attention only.
-
-    Because there is no self-attention, every layer computes the predicted positions only.
-    """
+    """A decoder with cross-attention only; without self-attention, every layer computes predicted positions alone."""
 
     attention = "cross"
 
@@ -137,10 +134,7 @@ _DECODERS = {each.attention: each for each in (MaelmDecoder, SelfCrossDecoder, C
 
 
 def build_decoder(config: Any) -> MaelmDecoder | SharedDecoder | None:
-    """Build the decoder of a complete configuration; None if it has no layers.
-
-    Its own layers have no dropout (appendix C).
-    """
+    """Build the decoder of a complete configuration, its own layers without dropout (appendix C); None for 0 layers."""
     if not config.decoder_layers:
         return None
     if str(config.decoder_attention) == SharedDecoder.attention:

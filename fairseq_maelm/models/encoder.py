@@ -20,49 +20,31 @@ from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 
 class EncoderInput(NamedTuple):
-    """The input of the encoder's first layer.
+    """The input of the encoder's first layer."""
 
-    Attributes:
-        states: <float>[B, S, D] embeddings of the visible tokens, positions added, normalized.
-        context: who reads whom in all layers.
-        mask_embedding: <float>[D] the embedding of ``<mask>``, for a decoder.
-    """
-
-    states: Tensor
-    context: AttentionContext
-    mask_embedding: Tensor
+    states: Tensor  # <float>[B, S, D] embeddings of the visible tokens, positions added, normalized
+    context: AttentionContext  # who reads whom in all layers
+    mask_embedding: Tensor  # <float>[D] the embedding of ``<mask>``, for a decoder
 
 
 class EncoderOutput(NamedTuple):
-    """The encoder's result.
+    """The encoder's result."""
 
-    Attributes:
-        states: <float>[B, S, D] of the last layer, or <float>[M, D] at the M ``outputs``. States at padding are
-            undefined.
-        all_states: the input of the first layer <float>[B, S, D], then the states after each layer; the last are
-            ``states``.
-        tokens: <int64>[B, S] the encoded tokens.
-        mask_embedding: <float>[D] the embedding of ``<mask>``, for a decoder.
-        outputs: the positions of ``states``; None for all positions.
-    """
-
-    states: Tensor
-    all_states: list[Tensor]
-    tokens: Tensor
-    mask_embedding: Tensor
-    outputs: OutputPositions | None = None
+    states: Tensor  # <float>[B, S, D] of the last layer, or <float>[M, D] at M ``outputs``; undefined at padding
+    all_states: list[
+        Tensor
+    ]  # the first layer's input <float>[B, S, D], then each layer's states; the last are ``states``
+    tokens: Tensor  # <int64>[B, S] the encoded tokens
+    mask_embedding: Tensor  # <float>[D] the embedding of ``<mask>``, for a decoder
+    outputs: OutputPositions | None = None  # the positions of ``states``; None for all positions
 
 
 class MaelmEncoder(FairseqEncoder):
     """The text encoder, the part of the model that is kept after pretraining.
 
-    Args:
-        dictionary: fairseq's dictionary with ``<mask>``.
-        layers: number of layers L.
-        layer_config: settings of each layer. With rotary positions there is no table of position embeddings.
-        max_positions: upper bound of positions, exclusive.
-        buckets: of the relative bias: function "t5" or "reference", rows of the table, and the distance beyond which
-            all distances share a bucket; None without this bias.
+    Positions are below ``max_positions``; rotary positions need no table of embeddings. ``buckets`` are those of the
+    relative bias: the function "t5" or "reference", the rows of the table, and the distance beyond which all distances
+    share a bucket; None without this bias.
     """
 
     def __init__(

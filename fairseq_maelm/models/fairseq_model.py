@@ -24,20 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 class FairseqTextModel(FairseqEncoderModel):
-    """An encoder with heads that are registered by name.
-
-    Args:
-        config: a complete ``MaelmModelConfig``.
-        encoder: the text encoder.
-    """
+    """An encoder with heads that are registered by name; ``config`` is a complete ``MaelmModelConfig``."""
 
     def __init__(self, config: Any, encoder: MaelmEncoder) -> None:
         super().__init__(encoder)
         self.config, self.options = config, EncoderOptions.of(config)
         self.precision = str(config.precision)
         self.classification_heads = nn.ModuleDict()
-        # Whether loaded weights replace those of heads of the same name and size.
-        self.takes_heads = True
+        self.takes_heads = True  # whether loaded weights replace those of heads of the same name and size
 
     def initialize(self, module: nn.Module) -> None:
         """Initialize a part of this model with random weights."""

@@ -24,20 +24,11 @@ from fairseq_maelm.architecture.encoder_options import EncoderOptions
 
 
 class MatrixProduct(NamedTuple):
-    """``batch`` independent products [rows, inner] x [inner, columns] of the forward pass.
+    """``batch`` products [rows, inner] x [inner, columns] of the forward pass; sizes are means over a batch."""
 
-    Sizes are means over a batch, so they need not be whole.
-
-    Attributes:
-        stage: "encoder", "decoder" or "head".
-        name: what it computes.
-        batch: products that one kernel does at once: sequences times heads in attention, otherwise 1.
-        rows, inner, columns: sizes.
-    """
-
-    stage: str
-    name: str
-    batch: float
+    stage: str  # "encoder", "decoder" or "head"
+    name: str  # what it computes
+    batch: float  # products that one kernel does at once: sequences times heads in attention, otherwise 1
     rows: float
     inner: float
     columns: float
@@ -50,26 +41,17 @@ class MatrixProduct(NamedTuple):
 
 @dataclass(frozen=True)
 class StackShape:
-    """The numbers of a stack of layers that its cost depends on.
+    """The numbers of a stack of layers that its cost depends on."""
 
-    Attributes:
-        layers: their number; 0 for no stack.
-        embed_dim: width.
-        ffn_embed_dim: feed-forward width.
-        attention_heads: divide the width; they change the shapes of products, not their cost.
-        gated: the feed-forward network multiplies two projections of its input, as GeGLU does.
-        window: tokens around its own that a token reads in layers that are not global; None if all are. What a token
-            at an end of the sequence lacks of its window is counted, and so is what was dropped of it.
-        global_every: the first layer of so many is global.
-    """
-
-    layers: int
+    layers: int  # 0 for no stack
     embed_dim: int
     ffn_embed_dim: int
-    attention_heads: int
-    gated: bool = False
+    attention_heads: int  # they change the shapes of products, not their cost
+    gated: bool = False  # the feed-forward network multiplies two projections of its input, as GeGLU does
+    # Tokens around its own that a token reads in layers that are not global; None if all are. What a token at an end of
+    # the sequence lacks of its window is counted, and so is what was dropped of it.
     window: int | None = None
-    global_every: int = 3
+    global_every: int = 3  # the first layer of so many is global
 
     def reach(self, number: int) -> float:
         """Return the most tokens that one reads in the layer with this index."""
@@ -78,22 +60,15 @@ class StackShape:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The numbers that determine the cost of a model.
-
-    Attributes:
-        encoder: the encoder's layers.
-        vocabulary_size: V.
-        decoder: the decoder's layers; None or 0 of them put the head on the encoder, as in RoBERTa.
-        decoder_attention: as the model's option: "self", "self_cross", "causal_cross", "cross" or "shared".
-            The product of all pairs is counted where a causal mask then hides half of them.
-        computes_unread: states that nothing reads are computed all the same, as in stock models: those of the layer
-            under the head, or of all layers of a decoder without self-attention, at positions that are not predicted.
-    """
+    """The numbers that determine the cost of a model."""
 
     encoder: StackShape
     vocabulary_size: int
-    decoder: StackShape | None = None
+    decoder: StackShape | None = None  # None or 0 layers put the head on the encoder, as in RoBERTa
+    # As the model's option. The product of all pairs is counted where a causal mask then hides half of them.
     decoder_attention: str = "self"
+    # States that nothing reads are computed all the same, as in stock models: those of the layer under the head, or of
+    # all layers of a decoder without self-attention, at positions that are not predicted.
     computes_unread: bool = False
 
     @classmethod
@@ -119,20 +94,13 @@ class ModelShape:
 class BatchShape:
     """The numbers that determine the cost of a batch of equally long sequences; numbers of tokens may be means.
 
-    Attributes:
-        sequences: B.
-        length: T, tokens of each sequence.
-        visible: S, tokens of each that the encoder sees.
-        predicted: tokens of each that are predicted, M / B.
-
-    Raises:
-        ValueError: if the encoder were to see, or the head to predict, more tokens than there are.
+    A ValueError says that the encoder would see, or the head predict, more tokens than there are.
     """
 
-    sequences: int
-    length: int
-    visible: float
-    predicted: float
+    sequences: int  # B
+    length: int  # T, tokens of each sequence
+    visible: float  # S, tokens of each that the encoder sees
+    predicted: float  # tokens of each that are predicted, M / B
 
     def __post_init__(self) -> None:
         if not 0 < self.visible <= self.length or not 0 <= self.predicted <= self.length:

@@ -31,8 +31,7 @@ LABELS_FILE = "label/dict.txt"
 
 # The default positive labels of F1: those of GLUE's tasks with that metric.
 _POSITIVE_LABELS = ("1", "entailment")
-# Number of labels to name in a message.
-_SHOWN = 20
+_SHOWN = 20  # labels that a message names
 # fairseq stores class indices behind its special symbols.
 _SPECIAL, _EOS = Dictionary().nspecial, Dictionary().eos()
 
@@ -56,10 +55,8 @@ class Labels:
 
     # transformers' name of the kind, where it cannot be told from the number of labels.
     problem: ClassVar[str | None] = None
-    # Whether the loss is a likelihood, which is logged in bits.
-    is_likelihood: ClassVar[bool] = True
-    # Whether an answer is right or wrong, and not right in part or near.
-    is_exact: ClassVar[bool] = True
+    is_likelihood: ClassVar[bool] = True  # whether the loss is a likelihood, which is logged in bits
+    is_exact: ClassVar[bool] = True  # whether an answer is right or wrong, and not right in part or near
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
@@ -432,12 +429,7 @@ def sentence_labels(config: Any, folders: Sequence[Path]) -> Numbers | Classes:
 
 
 def read_labels(config: Any, folders: Sequence[Path]) -> Labels | None:
-    """Return what the outputs of a task's head stand for; None for a task without labels, such as pretraining.
-
-    Args:
-        config: a checkpoint's configuration.
-        folders: folders in which to look for the labels, such as those of the data and of the checkpoint.
-    """
+    """Return what a task's outputs stand for, as read from one of ``folders``; None for a task without labels."""
     name = config.task._name
     of_fairseq = sentence_labels if name == "sentence_prediction" else None
     reader = getattr(TASK_REGISTRY.get(name), "read_labels", of_fairseq)

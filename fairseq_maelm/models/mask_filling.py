@@ -17,17 +17,11 @@ from fairseq_maelm.text.tokenizer import MASK
 
 
 class MaskCandidate(NamedTuple):
-    """A candidate for a mask, with its fields in the order of the tuples from fairseq's ``fill_mask``.
+    """A candidate for a mask, with its fields in the order of the tuples from fairseq's ``fill_mask``."""
 
-    Attributes:
-        text: the input with this mask filled; other masks stay.
-        probability: probability of the token, in [0, 1].
-        token: the token as text, without the space before it.
-    """
-
-    text: str
-    probability: float
-    token: str
+    text: str  # the input with this mask filled; other masks stay
+    probability: float  # of the token, in [0, 1]
+    token: str  # as text, without the space before it
 
 
 def fill_masks(
@@ -74,16 +68,7 @@ def _candidate(hub: Any, sequence: np.ndarray, position: int, token: int, probab
 
 @torch.no_grad()
 def masked_token_logits(model: Any, view: EncoderView, sequences: list[np.ndarray]) -> Tensor:
-    """Return the logits at every mask, computed in evaluation mode.
-
-    Args:
-        model: a model with an LM head.
-        view: the encoder's view of masked tokens in pretraining.
-        sequences: tokens <int64>[n] with <mask>.
-
-    Returns:
-        Logits <float>[M, V] at the masks of all sequences, in order.
-    """
+    """Return the logits <float>[M, V] at the masks of all sequences <int64>[n], in order, in evaluation mode."""
     lengths = np.array([len(sequence) for sequence in sequences])
     pad = model.encoder.padding_idx
     tokens = pad_rows(sequences, lengths, pad)
@@ -99,16 +84,10 @@ def masked_token_logits(model: Any, view: EncoderView, sequences: list[np.ndarra
 
 @torch.no_grad()
 def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tensor, rows: Tensor) -> Tensor:
-    """Return the log-probabilities of given tokens at masked positions, without computing all logits.
+    """Return log-probabilities <float32>[N, K], in nats, of the tokens ``target`` <int64>[N, K] at masked positions.
 
-    Args:
-        model: a model with an LM head, in evaluation mode.
-        net_input: ``src_tokens`` and ``layout``, on the model's device.
-        target: <int64>[N, K] tokens to score at each of these positions.
-        rows: <int64>[N] the positions, as indices of the M predicted positions of the batch.
-
-    Returns:
-        <float32>[N, K] log-probabilities in nats.
+    ``rows`` <int64>[N] are the positions, as indices of the M predicted positions of the batch. Not all logits are
+    computed. The model must be in evaluation mode, and ``net_input`` (``src_tokens`` and ``layout``) on its device.
     """
     tokens, layout, embedding = net_input["src_tokens"], net_input["layout"], model.encoder.embed_tokens.weight
     with computing(model):

@@ -8,14 +8,7 @@ from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Path:
-    """Return the first tokenizer in the given folders and their subfolders ``input0``.
-
-    Returns:
-        The path of an imported tokenizer.json or of a sentencepiece model.
-
-    Raises:
-        FileNotFoundError: there is no tokenizer; the message names the folders.
-    """
+    """Return the path of the first tokenizer in folders and their ``input0``, or raise a FileNotFoundError."""
     candidates = _with_subfolders(folders)
     for folder in candidates:
         if (folder / SENTENCEPIECE_MODEL).exists():
@@ -29,11 +22,7 @@ def find_tokenizer(folders: Sequence[Path]) -> Path:
 
 
 def find_dictionary(folders: Sequence[Path]) -> Path:
-    """Return the first folder with a ``dict.txt``, among the given folders and their subfolders ``input0``.
-
-    Raises:
-        FileNotFoundError: no folder has one; the message names the folders.
-    """
+    """Return the first folder with a ``dict.txt`` among folders and their ``input0``, or raise FileNotFoundError."""
     for folder in _with_subfolders(folders):
         if (folder / DICTIONARY_FILE).is_file():
             return folder

@@ -16,18 +16,12 @@ LAYER_NORM_EPS = 1e-5
 
 
 def computing_in(precision: str, weight: Tensor, training: bool) -> "AbstractContextManager[Any]":
-    """Return the context in which a model computes.
+    """Return the context in which a model computes, with a precision of ``fairseq_maelm.options.PRECISIONS``.
 
     With "bf16", torch's autocast computes matrix products and attention in bfloat16, and ``LayerNorm`` (below) returns
-    bfloat16 by default. Gradients of weights are in single precision.
-
-    Args:
-        precision: one of ``fairseq_maelm.options.PRECISIONS``.
-        weight: any weight of the model. If it was converted to half precision for inference, autocast is not used.
-        training: True if the model is being trained.
-
-    Raises:
-        ValueError: "bf16" is combined with fairseq's half precision in training.
+    bfloat16 by default. Gradients of weights are in single precision. Autocast is not used if the weights, of which any
+    one is given, were converted to half precision for inference. In training, fairseq's half precision beside "bf16" is
+    a ValueError.
     """
     if precision == "fp32":
         return nullcontext()
@@ -69,10 +63,7 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 
 
 def multiplies_bfloat16(device: str) -> bool:
-    """Return True if this type of device has instructions for matrix products in bfloat16.
-
-    Most GPUs have them, as do CPUs with AMX or AVX512_BF16.
-    """
+    """Return whether a type of device has bfloat16 products, as most GPUs and CPUs with AMX or AVX512_BF16 have."""
     if device == "cpu":
         names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
         return any(getattr(torch.cpu, name, bool)() for name in names)
@@ -84,13 +75,8 @@ class LayerNorm(nn.LayerNorm):
 
     Under autocast on a GPU, torch's own LayerNorm returns float32: the states between layers would take twice the
     memory and be cast before every product. Mean and variance are still computed in single precision. States in single
-    precision, such as sums of embeddings, are rounded only after normalization.
-
-    Args:
-        width: width D of the states.
-        eps: added to the variance.
-        bias: whether there is a bias.
-        returns_single: return single precision even under autocast, as for the residual sums of pre-norm layers.
+    precision, such as sums of embeddings, are rounded only after normalization. With ``returns_single``, the result is
+    in single precision even under autocast, as for the residual sums of pre-norm layers.
     """
 
     def __init__(

@@ -16,17 +16,11 @@ _TOLERANCE = 0.02
 
 
 class DropoutGrid(NamedTuple):
-    """The rule by which a random integer decides whether an element is dropped or kept.
+    """The rule by which a random integer decides whether an element is dropped or kept."""
 
-    Attributes:
-        dtype: type of the integers, which are uniform over the type's whole range.
-        threshold: an element is kept if its integer is at least this.
-        scale: exactly 1 / probability of keeping, so that dropout preserves the mean.
-    """
-
-    dtype: torch.dtype
-    threshold: int
-    scale: float
+    dtype: torch.dtype  # of the integers, which are uniform over the type's whole range
+    threshold: int  # an element is kept if its integer is at least this
+    scale: float  # exactly 1 / probability of keeping, so that dropout preserves the mean
 
 
 def dropout_grid(probability: float) -> DropoutGrid:

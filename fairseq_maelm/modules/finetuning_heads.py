@@ -20,15 +20,9 @@ def pool(states: Tensor, inside: Tensor, pooling: str) -> Tensor:
 
 
 class ClassificationHead(nn.Module):
-    """Sentence head of fairseq's RoBERTa: dropout, dense, tanh, dropout, projection.
+    """Sentence head of fairseq's RoBERTa: dropout, dense (with or without ``bias``), tanh, dropout, projection.
 
-    Args:
-        embed_dim: width D of the encoder.
-        inner_dim: width of the dense layer.
-        num_classes: number of outputs.
-        dropout: probability of dropout before each of the two linear layers, in [0, 1).
-        pooling: what the head reads: the state of the "first" token, or the "mean" of all tokens' states.
-        bias: whether the dense layer has a bias.
+    With ``pooling`` it reads the state of the "first" token, or the "mean" of all tokens' states.
     """
 
     def __init__(
@@ -83,13 +77,7 @@ class ModernClassificationHead(ClassificationHead):
 
 
 class TokenHead(nn.Module):
-    """Token head: dropout and a projection.
-
-    Args:
-        embed_dim: width D of the encoder.
-        num_outputs: number of scores for each token: the number of tags, or 2 for the start and end of an answer.
-        dropout: probability of dropout before the projection, in [0, 1).
-    """
+    """Token head: dropout and a projection to the scores of tags, or to 2 for the start and end of an answer."""
 
     def __init__(self, embed_dim: int, num_outputs: int, dropout: float) -> None:
         super().__init__()

@@ -12,16 +12,13 @@ _LARGE = 2**20
 
 
 class Layer(nn.Module):
-    """A layer of a stack.
+    """A layer of a stack, with two attributes that affect only training, not parameters, their names or checkpoints.
 
-    Neither attribute changes parameters or their names, and both affect only training, so checkpoints do not depend on
-    them.
+    ``compiles``: use torch.compile where ``worth_compiling``. Layers of the same kind share one graph for all shapes. A
+    batch with a single sequence needs another graph, and is compiled only before the first larger batch.
 
-    Attributes:
-        compiles: use torch.compile where ``worth_compiling``. Layers of the same kind share one graph for all shapes. A
-            batch with a single sequence needs another graph, and is compiled only before the first larger batch.
-        recomputes: store only the layer's input, and recompute everything else in the backward pass with the same
-            dropout (Chen et al., 2016, Training Deep Nets with Sublinear Memory Cost).
+    ``recomputes``: store only the layer's input, and recompute everything else in the backward pass with the same
+    dropout (Chen et al., 2016, Training Deep Nets with Sublinear Memory Cost).
     """
 
     compiles = False

@@ -29,31 +29,22 @@ _ROWS_IN_CACHE = 64
 
 
 class MaskedTokenLoss(NamedTuple):
-    """Sums over predicted tokens, on their device.
+    """Sums over predicted tokens, on their device."""
 
-    Attributes:
-        loss: <float32>[] cross-entropy in nats; <float64> from double precision.
-        correct: <int64>[] number of targets with the largest logit; of equal logits the first counts.
-    """
-
-    loss: Tensor
-    correct: Tensor
+    loss: Tensor  # <float32>[] cross-entropy in nats; <float64> from double precision
+    correct: Tensor  # <int64>[] targets with the largest logit; of equal logits the first counts
 
 
 class ChunkSettings(NamedTuple):
     """Settings of the computation, which change the result only by rounding.
 
-    Attributes:
-        dtype: type of logits and matrix products. Losses and sums over chunks are at least <float32>.
-        chunk: maximum number of logits that are stored at a time; a longer row is still computed whole.
-        block: the same for probabilities in single precision.
-        multiple: for the computation, the vocabulary is padded to a multiple of this number. Padding copies the weight,
-            as the cast under autocast does anyway.
+    For the computation, the vocabulary is padded to a ``multiple``. Padding copies the weight, as the cast under
+    autocast does anyway.
     """
 
-    dtype: torch.dtype
-    chunk: int
-    block: int
+    dtype: torch.dtype  # of logits and matrix products; losses and sums over chunks are at least <float32>
+    chunk: int  # most logits that are stored at a time; a longer row is still computed whole
+    block: int  # the same for probabilities in single precision
     multiple: int
 
 

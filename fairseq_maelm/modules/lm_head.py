@@ -14,12 +14,9 @@ from fairseq_maelm.modules.linear_cross_entropy import MaskedTokenLoss, linear_c
 class MaskedTokenHead(nn.Module):
     """The LM head: dense layer, GELU, LayerNorm, then a projection by the tied token embeddings plus a bias.
 
-    Args:
-        input_dim: width of the decoder's states, or of the encoder's without a decoder.
-        embed_dim: width D of the token embeddings. If ``input_dim`` differs, another linear layer projects to D.
-        vocabulary_size: number of symbols V.
-        layer_norm_eps: epsilon of LayerNorm.
-        modern: omit the biases of the dense layer and LayerNorm, as ModernBERT does.
+    ``input_dim`` is the width of the decoder's states, or of the encoder's without a decoder. If it is not that of the
+    token embeddings, another linear layer projects to theirs. ``modern`` omits the biases of the dense layer and
+    LayerNorm, as ModernBERT does.
     """
 
     def __init__(

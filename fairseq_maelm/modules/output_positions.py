@@ -13,19 +13,12 @@ from fairseq_maelm.batch import Layout
 
 
 class OutputPositions(NamedTuple):
-    """M output positions. Their states have the shape [M, ...] or, for attention, [B, Q, ...].
+    """M output positions. Their states have the shape [M, ...] or, for attention, [B, Q, ...]."""
 
-    Attributes:
-        indices: <int64>[M] indices of the output positions in the flattened states [B, S] or [B, T], ascending.
-        padded: <int64>[M] indices of the output positions in the flattened [B, Q].
-        length: Q, the maximum number of output positions in a sequence.
-        wanted: number of output positions that are not spare; those come first.
-    """
-
-    indices: Tensor
-    padded: Tensor
-    length: int
-    wanted: int
+    indices: Tensor  # <int64>[M] in the flattened states [B, S] or [B, T], ascending
+    padded: Tensor  # <int64>[M] in the flattened [B, Q]
+    length: int  # Q, the maximum number of output positions in a sequence
+    wanted: int  # number of output positions that are not spare; those come first
 
     def take(self, states: Tensor) -> Tensor:
         """Select the rows [M, ...] of a batch [B, S, ...]."""

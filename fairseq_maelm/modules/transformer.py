@@ -23,11 +23,9 @@ DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross", "shared")
 class TransformerLayer(Layer):
     """Self-attention, cross-attention or both, and a feed-forward network, each with a residual and a LayerNorm.
 
-    Args:
-        config: sizes of the layer.
-        number: index in the stack. In a modern stack, the first sub-layer of layer 0 has no LayerNorm, because the
-            embeddings are already normalized.
-        attention: one of ``DECODER_ATTENTION``. Whether self-attention is causal depends on its context.
+    ``attention`` is one of ``DECODER_ATTENTION``; whether self-attention is causal depends on its context. ``number``
+    is the index in the stack: in a modern one, the first sub-layer of layer 0 has no LayerNorm, because the embeddings
+    are already normalized.
     """
 
     def __init__(self, config: LayerConfig, number: int = 0, attention: str = "self") -> None:

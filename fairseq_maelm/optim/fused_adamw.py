@@ -47,14 +47,7 @@ class FusedAdamW(FairseqAdam):
 
     It differs from fairseq's in epsilon, which torch adds after the bias correction: fairseq's is effectively larger in
     the first hundreds of updates. It works in fp32 and inside fairseq's wrappers for ``--fp16`` and
-    ``--memory-efficient-fp16``.
-
-    Args:
-        cfg: a ``FusedAdamWConfig``.
-        params: the parameters.
-
-    Raises:
-        ValueError: an option is out of its range.
+    ``--memory-efficient-fp16``. A ValueError says that an option is out of its range.
     """
 
     make_optimizer: Callable[..., torch.optim.Optimizer] = staticmethod(adamw)
@@ -92,14 +85,9 @@ class FusedAdamW(FairseqAdam):
 
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Scale the gradients down to a norm of at most ``max_norm``.
+        """Scale gradients down to a norm of at most ``max_norm`` (0 for no limit); return the norm before, <float32>[].
 
-        Args:
-            max_norm: largest norm; 0 only measures the norm.
-            aggregate_norm_fn: converts the norm in this process to the norm over all processes.
-
-        Returns:
-            <float32>[] the norm before clipping.
+        ``aggregate_norm_fn`` converts the norm in this process to the norm over all processes.
         """
         grads = self._grads()
         if not grads:
@@ -118,11 +106,7 @@ class FusedAdamW(FairseqAdam):
         return _with_counts(super().state_dict(), int)
 
     def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
-        """Load the state of this optimizer or of fairseq's ``adam``, with or without apex.
-
-        Raises:
-            ValueError: the state is another optimizer's.
-        """
+        """Load the state of this optimizer or of fairseq's ``adam``, with or without apex; others are a ValueError."""
         state_dict = known_state(state_dict, self.entries)
         if "fused" in self.optimizer.defaults:  # torch's kernels count in tensors
             state_dict = _with_counts(state_dict, lambda count: torch.tensor(float(count)))
@@ -139,15 +123,8 @@ FusedAdamW.__name__ = FairseqAdam.__name__
 def known_state(state_dict: dict[str, Any], entries: tuple[set[str], ...] = (_ADAM_STATE,)) -> dict[str, Any]:
     """Convert optimizer state from any fairseq Adam to the layout in ``fairseq.optim.adam.Adam``.
 
-    Args:
-        state_dict: result of ``torch.optim.Optimizer.state_dict``; not changed.
-        entries: what the state of a parameter may consist of.
-
-    Returns:
-        a copy in which parameters count their own updates, as integers.
-
-    Raises:
-        ValueError: the state of a parameter consists of something else.
+    Return a copy in which parameters count their own updates, as integers. A parameter's state that consists of none of
+    the sets of ``entries`` is a ValueError.
     """
     # apex stores one update count per parameter group.
     counts = {

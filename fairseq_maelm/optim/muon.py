@@ -43,17 +43,11 @@ class MuonConfig(FusedAdamWConfig):
 class MuonAdamW(torch.optim.Optimizer):
     """Muon for the hidden matrices that ``mark_parameters`` has marked, AdamW for all other parameters.
 
+    ``momentum`` in [0, 1) is Muon's, and ``lr_ratio`` its learning rate as a multiple of ``lr``. Other ``settings`` are
+    those of ``adamw``; ``weight_decay`` is that of all matrices. No hidden matrix is a ValueError.
+
     The state of a hidden matrix is ``momentum_buffer`` <float32>, of the same shape. Updates of half-precision
     parameters are computed in single precision. In distributed training every process updates all matrices.
-
-    Args:
-        params: the parameters.
-        momentum: momentum of Muon, in [0, 1).
-        lr_ratio: Muon's learning rate as a multiple of ``lr``.
-        settings: those of ``adamw``; ``weight_decay`` is that of all matrices.
-
-    Raises:
-        ValueError: no parameter is a hidden matrix.
     """
 
     def __init__(
@@ -154,10 +148,7 @@ def _dtype_on(device_type: str) -> torch.dtype:
 
 @register_optimizer("muon", dataclass=MuonConfig)
 class FairseqMuon(FusedAdamW):
-    """fairseq's wrapper of ``MuonAdamW``.
-
-    It works in fp32, with --fp16 --fp16-no-flatten-grads, and with --memory-efficient-fp16.
-    """
+    """fairseq's wrapper of ``MuonAdamW``, for fp32, --fp16 --fp16-no-flatten-grads and --memory-efficient-fp16."""
 
     make_optimizer = MuonAdamW
     options = MuonConfig

@@ -12,8 +12,7 @@ from fairseq_maelm.options import UsageError
 from fairseq_maelm.text.cleaning import clean_text, text_field
 
 METHODS = ("original", "within_word_l2r")  # values of --method; see ``likelihood``
-# The sentences of a minimal pair, in this order.
-SIDES = ("good", "bad")
+SIDES = ("good", "bad")  # the sentences of a minimal pair, in this order
 _FIELDS = tuple(f"sentence_{side}" for side in SIDES)
 # Fields with the phenomenon: the one by which BLiMP's paper groups paradigms, and a coarser one.
 _PHENOMENON = ("linguistics_term", "field")

@@ -25,8 +25,7 @@ logger = logging.getLogger(__name__)
 
 KIND = "scores"
 SCORES_FILE = "scores.tsv"
-# The scores by which the sentences of a pair are compared.
-MEASURES = ("sum", "per_token")
+MEASURES = ("sum", "per_token")  # the scores by which the sentences of a pair are compared
 
 _COLUMNS = ("place", "side", "paradigm", "phenomenon", *MEASURES, "tokens", "text")
 _RESAMPLES, _SEED = 10_000, 1
@@ -80,12 +79,10 @@ def refuse_other_items(folder: Path, scores: Sequence[Scored], items: Sequence[I
 def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) -> dict[str, Any]:
     """Summarize scores, and compare them with another model's on the same pairs.
 
-    Returns:
-        a dict with "sentences", "tokens" and "pseudo_perplexity" per token. For pairs also "overall", "phenomena" (by
-        name) and "paradigms" (by name), each with "pairs", the accuracy in [0, 1] by each of ``MEASURES``, and
-        "ties_right", the accuracy if ties count as right, as the BabyLM evaluation does. With ``others`` also "other"
-        (the other model's accuracy), "difference" (this accuracy minus the other) and "interval" (95 %, bootstrap over
-        pairs).
+    Return a dict with "sentences", "tokens" and "pseudo_perplexity" per token. For pairs also "overall", "phenomena"
+    (by name) and "paradigms" (by name), each with "pairs", the accuracy in [0, 1] by each of ``MEASURES``, and
+    "ties_right", the accuracy if ties count as right, as the BabyLM evaluation does. With ``others`` also "other" (the
+    other model's accuracy), "difference" (this accuracy minus the other) and "interval" (95 %, bootstrap over pairs).
     """
     tokens = sum(each.tokens for each in scores)
     summary: dict[str, Any] = {
@@ -193,18 +190,9 @@ def score_files(
 ) -> dict[str, Any]:
     """Score the sentences in files, or resume an interrupted run, and return the summary of ``summarize``.
 
-    Args:
-        texts: files and folders; see ``input_files``.
-        output: new folder for the scores.
-        checkpoint: file of the model.
-        vocabulary: folder of the vocabulary, by default the checkpoint's.
-        device: device of the model.
-        settings: "method", "first", "precision" and "batch_tokens", options of ``maelm score``.
-        compare: output folder of another model for the same pairs.
-        allow_unknown: go on if most tokens are unknown.
-
-    Raises:
-        ValueError: a text cannot be scored, or ``compare`` has scores of different sentences.
+    ``texts`` are files and folders, ``output`` is a new folder for the scores, and ``compare`` that of another model
+    for the same pairs. ``vocabulary`` is by default the checkpoint's. ``settings`` are the options "method", "first",
+    "precision" and "batch_tokens". With ``allow_unknown``, go on if most tokens are unknown.
     """
     files = input_files(texts)
     items = read_items(files, settings["first"])

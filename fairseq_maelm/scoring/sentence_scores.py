@@ -36,13 +36,7 @@ class Sentence(NamedTuple):
 
 
 class CheckpointScorer:
-    """A pretrained checkpoint that predicts the hidden tokens of sentences.
-
-    Tokens are hidden as in pretraining: dropped (MAE-LM), or replaced by <mask> (MLM).
-
-    Raises:
-        ValueError: the checkpoint cannot predict hidden tokens.
-    """
+    """A pretrained checkpoint that predicts hidden tokens, dropped (MAE-LM) or <mask> (MLM) as in pretraining."""
 
     def __init__(self, hub: MaelmHubInterface) -> None:
         self._hub, self.model = hub, hub.model
@@ -95,17 +89,7 @@ class _Asked(NamedTuple):
 def pseudo_log_likelihoods(
     scorer: CheckpointScorer, sentences: Sequence[Sentence], method: str = METHODS[0], batch_tokens: int = 4096
 ) -> list[NDArray[np.float64]]:
-    """Return the log-probabilities, in nats, of all scored tokens of each sentence.
-
-    Args:
-        scorer: the model.
-        sentences: from the scorer's ``encode``.
-        method: one of ``METHODS``.
-        batch_tokens: number of tokens in a batch.
-
-    Raises:
-        ValueError: a log-probability is not finite.
-    """
+    """Return the log-probabilities, in nats, of sentences' scored tokens; raise ValueError if one is not finite."""
     wanted: list[list[tuple[_Context, int]]] = []
     asked: dict[_Context, _Asked] = {}
     for index, sentence in enumerate(sentences):
@@ -170,19 +154,12 @@ def _fill(
 
 
 class SentenceScore(NamedTuple):
-    """The pseudo-log-likelihood of a sentence, in nats.
+    """The pseudo-log-likelihood of a sentence, in nats."""
 
-    Attributes:
-        sum: sum over the tokens.
-        per_token: mean over the tokens.
-        tokens: the tokens as text, without <s> and </s>.
-        log_probabilities: log-probability of each token.
-    """
-
-    sum: float
-    per_token: float
-    tokens: list[str]
-    log_probabilities: list[float]
+    sum: float  # over the tokens
+    per_token: float  # mean over the tokens
+    tokens: list[str]  # as text, without <s> and </s>
+    log_probabilities: list[float]  # of each token
 
 
 def score(

@@ -15,8 +15,7 @@ from fairseq_maelm.sweep.programs import read_marker
 
 SETTINGS = "settings.json"
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
-# Suffixes of files in a data folder that are not data.
-_NO_DATA = (".log", ".partial", ".lock", ".md")
+_NO_DATA = (".log", ".partial", ".lock", ".md")  # suffixes of files in a data folder that are not data
 # Tables to which later commands may add entries, and entries that may change because only reports use them.
 _MAY_GROW, _MAY_CHANGE = ("models", "tasks", "runs"), ("paper", "metrics", "seeds")
 
@@ -60,12 +59,7 @@ def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of the sweep in a folder.
-
-    Raises:
-        FileNotFoundError: there is no sweep.
-        ValueError: an earlier version has written it.
-    """
+    """Return a sweep's settings; raise FileNotFoundError if there are none, ValueError for an earlier version's."""
     settings = read_marker(folder / SETTINGS)
     if settings is None:
         raise FileNotFoundError(f"{folder} is not the folder of a sweep: there is no {SETTINGS} in it")
@@ -91,13 +85,9 @@ def outcomes_of(folder: Path, **wanted: Any) -> list[Outcome]:
 def sweep_folder(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     """Lock the folder of a sweep, and write its settings before the block runs.
 
-    Args:
-        folder: a new or empty folder, or that of a sweep with the same settings.
-        settings: the settings that determine the results, as JSON types. Later commands may add entries to
-            "models", "tasks" and "runs" (path of the marker without suffix -> axes).
-
-    Raises:
-        ValueError: the folder is in use, or contains other files or a sweep with other settings.
+    The folder is new, empty, or that of a sweep with the same settings; otherwise, or if it is in use, raise a
+    ValueError. ``settings`` determine the results, as JSON types. Later commands may add entries to "models", "tasks"
+    and "runs" (path of the marker without suffix -> axes).
     """
     settings = json.loads(json.dumps(settings))  # turns tuples into lists, to compare with the file
     if folder.exists() and not (folder.is_dir() and ((folder / SETTINGS).exists() or not any(folder.iterdir()))):

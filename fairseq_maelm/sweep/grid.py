@@ -41,9 +41,7 @@ class Model(NamedTuple):
 def choose(recipes: Sequence[FineTuningRecipe], large: bool, choices: Mapping[str, Sequence[Any]]) -> dict[str, Search]:
     """Return task -> option -> values to search, restricted to ``choices``; with ``large``, from ``search_large``.
 
-    Raises:
-        ValueError: a recipe has no ``search_large``, does not search an option in ``choices``, or has none of the
-            values chosen for it.
+    Raise a ValueError if a recipe has no ``search_large``, or lacks an option or all values of ``choices``.
     """
     searches: dict[str, Search] = {}
     for recipe in recipes:
@@ -115,10 +113,6 @@ class Sweep:
 
     The number of updates for each task is computed, with options, data and vocabulary checked, before anything is
     written or trained.
-
-    Raises:
-        FileNotFoundError: data is missing.
-        ValueError: options or data are invalid.
     """
 
     def __init__(self, args: argparse.Namespace, recipes: Sequence[FineTuningRecipe], machine: Machine) -> None:
@@ -214,13 +208,9 @@ class Sweep:
 def tidy(folder: Path, keep: str, **wanted: Any) -> None:
     """Delete checkpoints of runs that have ended, so that they do not fill the disk.
 
-    Failed runs keep theirs to continue from; diverged runs do not, since their weights may not be finite.
-
-    Args:
-        folder: the sweep's folder.
-        keep: checkpoints of finished runs to keep: none ("none"), the checkpoint_best.pt of the run with the best score
-            of each task and model ("best"), or all ("all").
-        wanted: axis -> value of the runs; all others stay as they are.
+    Failed runs keep theirs to continue from; diverged runs do not, since their weights may not be finite. Of finished
+    ones ``keep`` is "none", "best" (checkpoint_best.pt of the best run of each task and model) or "all". ``wanted``
+    (axis -> value) selects runs.
     """
     outcomes = outcomes_of(folder, **wanted)
     finished = [each for each in reversed(outcomes) if each.state == FINISHED]

@@ -17,12 +17,7 @@ def _text(log: Path) -> str:
 
 
 def log_records(log: Path, kinds: Sequence[str]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield each log record's kind and metrics.
-
-    Args:
-        log: path of the log, which may be missing or still growing.
-        kinds: kinds of records: "train_inner", "train", or the name of a validation set.
-    """
+    """Yield kind ("train_inner", "train", a validation set) and metrics of a log's records; the log may be missing."""
     for line in _text(log).splitlines():
         found = _RECORD.search(line)
         if found and found[1] in kinds and (numbers := metrics_of(found[2])) is not None:
@@ -55,19 +50,10 @@ def is_divergence(reason: str) -> bool:
 def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Sequence[str]) -> dict[str, Any]:
     """Return the best validation of a successful fine-tuning run, the one for which checkpoint_best.pt was saved.
 
-    Args:
-        log: the run's log.
-        metric: the metric to compare on the first validation set (larger is better; the last of equal values wins).
-        metrics: the metrics to return.
-        subsets: the validation sets.
-
-    Returns:
-        A dict with ``score``, the metric on the first validation set; ``scores``, the metric on each set; ``figures``,
-        metric -> value on all sets, where names for later sets begin with the set's name; ``epoch`` and ``updates`` at
-        this validation; ``seconds``, the duration of the last attempt.
-
-    Raises:
-        ValueError: the training diverged, or there is no such metric.
+    ``metric`` is compared on the first of the validation sets (larger is better; the last of equal values wins). The
+    result has it as ``score``, and on each set as ``scores``; the ``figures``, metric -> value on all sets, where names
+    for later sets begin with the set's name; ``epoch`` and ``updates`` at this validation; and the ``seconds`` of the
+    last attempt. Raise a ValueError if the training diverged, or there is no such metric.
     """
     rounds: dict[float, dict[str, float]] = {}
     seconds, key = 0.0, f"{subsets[0]}_{metric}"

@@ -32,8 +32,7 @@ from fairseq_maelm.sweep.log import is_divergence, last_line
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS, _STOP_SECONDS = 0.2, 20
-# Largest number of jobs that wait or run in SLURM's queue.
-_SUBMITTED = 100
+_SUBMITTED = 100  # largest number of jobs that wait or run in SLURM's queue
 # submitit's parameters for all types of cluster; names of other parameters begin with "slurm_".
 _SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
 _DEFAULTS: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 4, "name": "maelm_sweep"}
@@ -41,25 +40,15 @@ _DEFAULTS: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 4, "name": "ma
 
 @dataclass(eq=False)
 class Program:
-    """A program with a result.
-
-    Attributes:
-        name: shown in messages.
-        marker: path of the JSON file with the result or the reason for a failure.
-        words: the command line.
-        result: function that reads the result from the log; raises a ValueError if the log shows a failure.
-        resumes: whether the program continues from a saved state; if so, its earlier log is kept.
-        ended: function called after the marker is written.
-        environment: environment variables to add.
-    """
+    """A program with a result; ``name`` is shown in messages."""
 
     name: str
-    marker: Path
-    words: Sequence[str]
-    result: Callable[[Path], dict[str, Any]] = lambda log: {}
-    resumes: bool = False
-    ended: Callable[[], None] = lambda: None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    marker: Path  # the JSON file with the result or the reason for a failure
+    words: Sequence[str]  # the command line
+    result: Callable[[Path], dict[str, Any]] = lambda log: {}  # raises a ValueError if the log shows a failure
+    resumes: bool = False  # whether it continues from a saved state; if so, its earlier log is kept
+    ended: Callable[[], None] = lambda: None  # called after the marker is written
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables to add
 
     @property
     def log(self) -> Path:
@@ -233,12 +222,9 @@ class Runner(NamedTuple):
     dry_run: bool = False  # whether to print the commands instead of running them
 
     def run(self, programs: Sequence[Program]) -> dict[str, str]:
-        """Run all unfinished programs in the given order; if one fails, its marker stores the reason.
+        """Run all unfinished programs in order; return name -> reason for each without a result, as in its marker.
 
-        In a dry run, print the commands of all.
-
-        Returns:
-            Name -> reason for each program without a result; {} in a dry run.
+        In a dry run, print the commands of all, and return {}.
         """
         if self.dry_run:
             for each in programs:
@@ -312,11 +298,7 @@ def _finish(program: Program, ended: str) -> str:
 
 
 def runner_of(args: argparse.Namespace, most_gpus: int = 1) -> Runner:
-    """Read the options of ``add_runner_arguments`` for programs that use at most ``most_gpus`` GPUs.
-
-    Raises:
-        ValueError: options contradict each other, or SLURM cannot be used.
-    """
+    """Read the options of ``add_runner_arguments`` for programs that use at most ``most_gpus`` GPUs."""
     if args.gpus and (args.jobs or args.slurm is not None):
         raise UsageError("--gpus already sets the number of parallel runs: give neither --jobs nor --slurm with it")
     numbers = {len(slot.split(",")) for slot in args.gpus} or {0}
@@ -339,11 +321,7 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1) -> Runner:
 
 @contextlib.contextmanager
 def sitting(program: str) -> Iterator[None]:
-    """Run a block of a long, resumable command, and report interruptions and errors in one line.
-
-    Raises:
-        SystemExit: 130 after Ctrl-C or SIGTERM, or with the message of an OSError or a ValueError.
-    """
+    """Run a block of a resumable command; interruptions (exit status 130) and errors end it with one line."""
     # Importing fairseq enables the debugging messages of all libraries.
     logging.getLogger().setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

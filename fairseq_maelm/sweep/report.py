@@ -36,18 +36,14 @@ def median_with_losses(scores: Sequence[float], lost: int) -> float:
 
 
 class Cell:
-    """The best setting of a model on a task.
+    """The best setting of a model on a task: its ``outcomes``, one for each seed; empty if no setting has a score.
 
     The best setting has the highest median over seeds of the metric on the first validation set. Runs that diverged or
     failed count as minus infinity, so that no setting wins because its bad seeds failed. While runs are missing,
     settings with more ended seeds come first. Ties are broken by the mean, then by the order of the grid.
 
-    Attributes:
-        outcomes: outcomes of the best setting, one for each seed; empty if no setting has a score.
-        states: state -> number of runs, over the whole grid.
-        finished: for each finished seed of the best setting, the scores on all validation sets.
-        lost: number of seeds of the best setting that diverged or failed.
-        scores: median over seeds on each validation set; empty if no setting has a score.
+    ``states`` counts the runs of the whole grid. Of the best setting, ``finished`` has each finished seed's scores on
+    all validation sets, ``lost`` counts seeds that diverged or failed, and ``scores`` has each set's median over seeds.
     """
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
@@ -118,14 +114,7 @@ def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> floa
 
 
 def write_report(folder: Path, groups: Sequence[str] | None = None) -> str:
-    """Write report.md and runs.csv into a sweep's folder, and return the Markdown.
-
-    ``groups`` selects groups of rows from the paper to include, by default all.
-
-    Raises:
-        FileNotFoundError: the folder has no sweep.
-        UsageError: no recipe has such a group.
-    """
+    """Write report.md and runs.csv, with ``groups`` of rows from the paper (default: all); return the Markdown."""
     sweep = Sweep(folder)
     parts = [_score_table(sweep, groups), _captions(sweep), *_differences(sweep), _settings(sweep), *_problems(sweep)]
     text = "\n\n".join(parts) + "\n"

@@ -31,8 +31,7 @@ from fairseq_maelm.text.dictionary import load_dictionary
 
 logger = logging.getLogger(__name__)
 
-# fairseq does not print metrics whose names begin with an underscore.
-_KEY = "_collected"
+_KEY = "_collected"  # fairseq does not print metrics whose names begin with an underscore
 # Values have few bytes, because fairseq limits the size of the logging outputs that ranks exchange.
 _EXCHANGED = {"f": np.float32, "i": np.int32}
 
@@ -43,13 +42,10 @@ class FineTuningTask(EncoderTask):
     A subclass defines ``name``, ``read_labels`` and ``open_examples``.
     """
 
-    # The head's name in checkpoints.
-    head: ClassVar[str]
-    # Folder of the vocabulary in the prepared folder.
-    vocabulary: ClassVar[str] = "."
+    head: ClassVar[str]  # its name in checkpoints
+    vocabulary: ClassVar[str] = "."  # folder of the vocabulary in the prepared folder
 
-    # Called with (split, training): opens a split of the prepared folder.
-    open_examples: Callable[[str, bool], BatchDataset]
+    open_examples: Callable[[str, bool], BatchDataset]  # (split, training) -> the split in the folder
 
     def __init__(self, cfg: Any, dictionary: Dictionary, labels: Any) -> None:
         longest = getattr(cfg, self.length_option.removeprefix("--").replace("-", "_"))
@@ -235,11 +231,10 @@ def log_collected(
     compute: Callable[[dict[Any, Any]], Mapping[str, float]],
     names: Iterable[str],
 ) -> None:
-    """Collect rows of a validation set and log metrics of the whole set.
+    """Log metrics of the whole set from rows of a validation set, which are pairs of an example's key and its values.
 
-    ``rows`` are pairs of an example's key and its values, from all ranks, in any order; duplicates count once.
-    ``compute`` turns a dict of rows into a dict of metrics, which has all ``names``. fairseq calls it with the rows of
-    each batch and, when validation ends, with all rows.
+    The rows come from all ranks, in any order; duplicates count once. fairseq calls ``compute`` with a dict of the rows
+    of each batch and, when validation ends, of all rows; it returns a dict of metrics, which has all ``names``.
     """
     # A list, because fairseq passes it to several meters: the first would exhaust an iterator.
     metrics.log_custom(Collected, _KEY, list(rows))

@@ -22,8 +22,7 @@ from fairseq_maelm.text.dictionary import check_shards
 
 logger = logging.getLogger(__name__)
 
-# The name of the validation set of general text.
-GENERAL = "general"
+GENERAL = "general"  # the name of the validation set of general text
 # The loss before the first update is stored in a fairseq meter: checkpoints save meters, and resumed runs restore them,
 # but --finetune-from-model does not.
 _METERS, _METER = lasting("general_at_start"), "loss"
@@ -108,8 +107,7 @@ def blocks_to_mix(domain_tokens: int, general: np.ndarray, ratio: float) -> int:
 class MixedBlockDataset(MaskedBlockDataset):
     """A training split: each epoch has all domain blocks and the next few general blocks.
 
-    The choice depends on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
-    one.
+    The choice depends on the seed and the epoch alone, so that a resumed run sees the data of an uninterrupted one.
     """
 
     domain_blocks: int
@@ -137,21 +135,13 @@ class MixedBlockDataset(MaskedBlockDataset):
 
 
 class GeneralText:
-    """The general text of a task: mixed into its training, measured by its validation set ``general``.
-
-    Args:
-        task: the pretraining task.
-
-    Raises:
-        ValueError: options of general text are given without it.
-    """
+    """The general text of a task: mixed into its training, measured by its validation set ``general``."""
 
     def __init__(self, task: Any) -> None:
         self._task, self.cfg = task, task.cfg
         if self.cfg.general_data is None and (self.cfg.general_ratio or self.cfg.general_loss_bound is not None):
             raise ValueError("--general-ratio and --general-loss-bound need --general-data")
-        # Paths of a shard -> number of tokens in its blocks.
-        self._tokens: dict[tuple[str, ...], int] = {}
+        self._tokens: dict[tuple[str, ...], int] = {}  # paths of a shard -> number of tokens in its blocks
 
     def is_split(self, split: str) -> bool:
         """Return whether a split is the validation set of general text."""

@@ -77,8 +77,7 @@ class MaelmTask(EncoderTask):
         self.validation_scheme = replace(self.scheme, mask_prob=rate, leave_unmasked_prob=0.0, random_token_prob=0.0)
         self.general = GeneralText(self)
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
-        # Set by build_model, which fairseq calls before it loads any data.
-        self.predicts_all = False
+        self.predicts_all = False  # set by build_model, which fairseq calls before it loads any data
         # The dataset last requested by fairseq: it does not tell ``post_validate`` which dataset it validated.
         self._read: Any = None
 
@@ -134,8 +133,7 @@ class MaelmTask(EncoderTask):
     def dataset_of(self, split: str, paths: list[str], kind: type[_Blocks], training: bool) -> _Blocks:
         """Make a split's dataset from its file paths without suffixes; in training, each epoch has new masks.
 
-        Raises:
-            ValueError: the files contain tokens that are not in the dictionary.
+        Raise a ValueError if the files contain tokens that are not in the dictionary.
         """
         blocks = self.blocks_of(paths)
         blocks.check_tokens(self.mask_index)

@@ -141,14 +141,11 @@ _LETTERS, _DIGITS, _OTHERS, _ANY = 1, 2, 4, 255
 class WordRule(NamedTuple):
     """How tokens form words.
 
-    Attributes:
-        starts: <bool>[V] True for tokens that begin a word wherever they are; None if words do not matter.
-        kinds: <uint8>[2, V] the bits of the kinds of characters with which each token begins and ends: a token without
-            a bit in common with the token before it begins a word too. None if only ``starts`` begin words.
+    A token also begins a word if its first character has no kind in common with the last character before it.
     """
 
-    starts: np.ndarray | None
-    kinds: np.ndarray | None = None
+    starts: np.ndarray | None  # <bool>[V] tokens that begin a word anywhere; None if words do not matter
+    kinds: np.ndarray | None = None  # <uint8>[2, V] bits of the kinds of characters at begin and end; or None
 
 
 def word_rule(dictionary: Dictionary, folder: Path) -> WordRule:

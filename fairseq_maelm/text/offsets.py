@@ -44,11 +44,9 @@ def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
     """Return the begin and end of each piece in the text, <int32>[T] each.
 
     Pieces are substrings of the normalized text, and the normalizer reports the source position of each normalized
-    character. sentencepiece's own spans are not used: they include white space and removed characters before a word,
-    assign a character that becomes several to the last piece only, and their API changes between releases.
-
-    Raises:
-        ValueError: pieces are not substrings of the normalized text, as with byte fallback.
+    character; a ValueError says that they are none, as with byte fallback. sentencepiece's own spans are not used: they
+    include white space and removed characters before a word, assign a character that becomes several to the last piece
+    only, and their API changes between releases.
     """
     pieces: list[str] = processor.encode(text, out_type=str)
     normalized, sources = processor.normalize(text, with_offsets=True)

@@ -102,7 +102,7 @@ def _growth(step: dict[str, Any]) -> float:
 def _longest_of_charsmap(encoded: str) -> float:
     """Return the length in characters of the longest replacement in sentencepiece's encoded rules.
 
-    Format of the rules: size of a table (4 bytes), the table, and the replacements, each followed by a NUL.
+    The rules are the size of a table (4 bytes), the table, and the replacements, each followed by a NUL.
     """
     content = base64.b64decode(encoded)
     replacements = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")

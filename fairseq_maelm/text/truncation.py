@@ -56,16 +56,10 @@ def join_sentences(
 ) -> Tokens:
     """Join sentences <int>[tokens], each with its final </s>, to ``<s> a </s>``, then ``</s> b </s>`` for each other.
 
-    Args:
-        sentences: at least one sentence.
-        begin: token <s>.
-        max_length: maximum number of tokens in total; None for no limit.
-        at_the_end: cut the last tokens, final </s> included, instead of those that ``truncate`` cuts.
-        separators: number of </s> between two sentences, 1 or 2.
-
-    Raises:
-        ValueError: ``max_length`` is not an integer or leaves no token of a sentence, or there are more than two
-            sentences for ``truncate``.
+    Of more than ``max_length`` tokens in total (None: no limit), cut the last ones, final </s> included, if
+    ``at_the_end``, or else those that ``truncate`` cuts, which takes at most two sentences. ``begin`` is the token <s>,
+    and ``separators`` the number of </s> between two sentences, 1 or 2. A ValueError says that ``max_length`` is no
+    integer or leaves no token of a sentence, or that there are too many sentences.
     """
     if max_length is not None:
         if not isinstance(max_length, int):

@@ -95,11 +95,7 @@ def logged_metric(data: Path, metric: str) -> str:
 
 
 def work(args: argparse.Namespace) -> None:
-    """Pretrain all rows, then fine-tune those that are pretrained.
-
-    Raises:
-        ValueError: a run has no result; raised only after all others have run.
-    """
+    """Pretrain all rows, then fine-tune those that are pretrained; raise a ValueError at the end if a run failed."""
     pretraining = {row: pretraining_program(args, row) for row in args.rows}
     # Each GPU of a pretraining is one for a fine-tuning.
     runner = args.runner._replace(slots=[gpu for slot in args.runner.slots for gpu in slot.split(",")])
@@ -213,8 +209,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> None:
     """Do everything that is not done yet, and write the tables even when interrupted.
 
-    Raises:
-        SystemExit: 1 if runs failed or something must be put right first, 130 when interrupted.
+    Exit with 1 if runs failed or something must be put right first, with 130 when interrupted.
     """
     args = parse(arguments)
     with sitting("ablations.py"):

@@ -27,19 +27,12 @@ ANSWERS = ("exact", "answer_f1")
 
 
 class Task(NamedTuple):
-    """The scores of a row on a task.
+    """The scores of a row on a task."""
 
-    Attributes:
-        scores: one for each seed that is finished, in percent.
-        failed: how many seeds failed.
-        seeds: how many there are to be.
-        answers: True for answers to questions, which are not in an average over tasks of sentences.
-    """
-
-    scores: list[float]
-    failed: int
-    seeds: int
-    answers: bool
+    scores: list[float]  # one for each seed that is finished, in percent
+    failed: int  # how many seeds failed
+    seeds: int  # how many there are to be
+    answers: bool  # to questions, which are not in an average over tasks of sentences
 
     @property
     def median(self) -> float | None:

@@ -11,27 +11,16 @@ HEAD_SIZE_MULTIPLE = 8
 
 
 class Row(NamedTuple):
-    """A row of Table 2, or a point of Figure 4.
+    """A row of Table 2, or a point of Figure 4."""
 
-    Attributes:
-        group: its group in the paper's table.
-        setting: its name there.
-        paper: GLUE average (base size; median of five seeds for each task), None if the paper does not print it.
-        options: of fairseq-train, in addition to those of all rows.
-        delta: share of the masks that the encoder sees, for rows of Figure 4.
-        depth: layers of the decoder, as a fraction of the encoder's.
-        width: of the decoder, as a fraction of the encoder's.
-        same_as: another row that computes the same; this one is run only if it is named.
-    """
-
-    group: str
-    setting: str
-    paper: float | None = None
-    options: Mapping[str, Any] = {}
-    delta: float | None = None
-    depth: Fraction | None = None
-    width: Fraction | None = None
-    same_as: str = ""
+    group: str  # its group in the paper's table
+    setting: str  # its name there
+    paper: float | None = None  # GLUE average (base size; median of five seeds for each task), if it is printed
+    options: Mapping[str, Any] = {}  # of fairseq-train, in addition to those of all rows
+    delta: float | None = None  # share of the masks that the encoder sees, for rows of Figure 4
+    depth: Fraction | None = None  # layers of the decoder, as a fraction of the encoder's
+    width: Fraction | None = None  # of the decoder, as a fraction of the encoder's
+    same_as: str = ""  # another row that computes the same; this one is run only if it is named
 
 
 # Fractions are those of the paper's encoder of 12 layers of 768. The footnote in section 4.3 gives delta = 1 the number

@@ -19,21 +19,13 @@ RANDOM = "random weights"
 
 
 class Pretraining(NamedTuple):
-    """One pretraining.
+    """One pretraining."""
 
-    Attributes:
-        row: name of a method, or of an additional row.
-        budget: name in the plan, a number of FLOPs.
-        seed: of weights, order and masks; 0 for the trials that choose settings.
-        options: of fairseq-train.
-        trial: name of a setting that is tried; "" for the runs that are reported.
-    """
-
-    row: str
-    budget: str
-    seed: int
-    options: dict[str, Any]
-    trial: str = ""
+    row: str  # name of a method, or of an additional row
+    budget: str  # name in the plan, a number of FLOPs
+    seed: int  # of weights, order and masks; 0 for the trials that choose settings
+    options: dict[str, Any]  # of fairseq-train
+    trial: str = ""  # name of a setting that is tried; "" for the runs that are reported
 
     @property
     def name(self) -> str:
@@ -52,15 +44,10 @@ class Pretraining(NamedTuple):
 
 
 class Plan:
-    """The content of plan.yaml, with what another plan and a scale declare instead.
+    """The content of plan.yaml, with what another plan and one of its scales declare instead.
 
-    Args:
-        path: of the plan.
-        scale: of those that the plan declares.
-        wanted: budgets whose pretrainings are reported; None for all.
-
-    Raises:
-        ValueError: there is no such scale or budget, or a budget names what the plan does not declare.
+    ``wanted`` are the budgets whose pretrainings are reported, None for all. An unknown scale or budget is a
+    ValueError, as is a budget that names what the plan does not declare.
     """
 
     def __init__(self, path: Path = DEFAULT, scale: str = "cpu", wanted: Sequence[str] | None = None) -> None:
@@ -128,15 +115,9 @@ class Plan:
         return list(trials.values())
 
     def pretrainings(self, chosen: Mapping[str, Mapping[str, str]]) -> Iterator[Pretraining]:
-        """Yield the pretrainings that are reported, small budgets first.
+        """Yield the pretrainings that are reported, small budgets first; random weights at each shape's largest budget.
 
-        Random weights are listed at the largest budget of each shape.
-
-        Args:
-            chosen: method -> name of a choice -> name of its setting.
-
-        Raises:
-            ValueError: nothing was chosen for a method.
+        ``chosen`` maps a method to the names of its choices and of their settings; a method without is a ValueError.
         """
         if missing := [method for method in self.methods if method not in chosen]:
             raise ValueError(f"the records lack the settings of {missing[0]}: run the stage choose first")
@@ -161,9 +142,8 @@ class Plan:
     def evaluations(self, run: Pretraining, vocabulary: int) -> dict[str, dict[str, Any]]:
         """Return the measurements and fine-tunings of a pretraining, by the names of their folders.
 
-        Returns:
-            Folder -> the plan's declaration of a measurement with its "name"; or the "task" of a fine-tuning, "updates"
-            of the checkpoint (None for the last one) and "options" of `maelm finetune`.
+        They are the plan's declaration of a measurement with its "name"; or the "task" of a fine-tuning, "updates" of
+        the checkpoint (None for the last one) and "options" of `maelm finetune`.
         """
         found = {name: own for name, own in self.measurements(run.budget).items() if "command" in own}
         wanted = [("", None, task, seed) for task, count in self.tasks_of(run.budget).items() for seed in range(count)]

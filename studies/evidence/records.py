@@ -20,10 +20,8 @@ PRETRAINING = "pretraining"
 class Records:
     """A file with a JSON object for each pretraining, which can be kept and taken to another machine.
 
-    Args:
-        path: of the records; the line named "study" has facts about the whole study: "vocabulary" and "tokens" of the
-            text, and the "chosen" settings, as far as they are known.
-        runs: folder of the programs, with a folder for each pretraining.
+    The line named "study" has facts about the whole study: "vocabulary" and "tokens" of the text, and the "chosen"
+    settings, as far as they are known. ``runs`` is the folder of the programs, with a folder for each pretraining.
     """
 
     def __init__(self, path: Path, runs: Path) -> None:
@@ -39,22 +37,14 @@ class Records:
         return self._all().get("study", {})
 
     def about(self, fact: str, stage: str) -> Any:
-        """Return a fact about the whole study, which a stage finds out.
-
-        Raises:
-            ValueError: it is not known yet.
-        """
+        """Return a fact about the whole study; a ValueError names the stage that finds it out."""
         known = self.study()
         if fact not in known:
             raise ValueError(f"{self.path} lacks {fact}: run the stage {stage} first")
         return known[fact]
 
     def add_to_study(self, **facts: Any) -> None:
-        """Keep facts about the whole study.
-
-        Raises:
-            ValueError: the text is not that of earlier results.
-        """
+        """Keep facts about the whole study; a ValueError says that the text is not that of earlier results."""
         known = self.study()
         of_text = {name: facts[name] for name in ("vocabulary", "tokens") if name in facts}
         if not of_text.items() <= {**facts, **known}.items():
@@ -62,11 +52,7 @@ class Records:
         self._write("study", {**known, **facts})
 
     def read(self, run: Pretraining) -> dict[str, Any]:
-        """Return the results of a pretraining by their names; none before it is finished.
-
-        Raises:
-            ValueError: they are of a pretraining with other options.
-        """
+        """Return the results of a pretraining by name, none before its end; those of other options are a ValueError."""
         record = self._all().get(run.name) or {"options": run.options, "results": {}}
         if (found := record["options"]) != run.options:
             raise ValueError(
@@ -125,11 +111,7 @@ def correct_examples(text: str) -> np.ndarray:
 
 
 def last_layer(rows: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
-    """Return the row of the last layer that has these entries.
-
-    Raises:
-        ValueError: there is no such row.
-    """
+    """Return the row of the last layer that has these entries, or raise a ValueError."""
     found = [row for row in rows if row["layer"] is not None and wanted.items() <= row.items()]
     if not found:
         raise ValueError(f"no row of the results has {wanted}")
@@ -137,12 +119,9 @@ def last_layer(rows: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
 
 
 def measured(own: Mapping[str, Any], log: Path, output: Path) -> dict[str, float]:
-    """Return the numbers of a measurement: effective ranks, or percent.
+    """Return the numbers of a measurement, effective ranks or percent, from the log and folder of its command.
 
-    Args:
-        own: its declaration in the plan.
-        log: output of its command.
-        output: folder of its command.
+    ``own`` is its declaration in the plan.
     """
     if own["command"] == "score":
         return {own["name"]: 100 * float(study.last_json(log)["overall"]["sum"])}

@@ -93,12 +93,8 @@ def equal(plan: Plan, rows: Sequence[dict[str, Any]], seconds: dict[str, dict[st
     """Compare methods at equal updates, equal FLOPs and equal time: as far as the method that gets least far.
 
     Values between two checkpoints are interpolated. The learning rate has fallen to its end only in the method that
-    gets least far.
-
-    Args:
-        plan: of the study.
-        rows: of all pretrainings.
-        seconds: shape -> method -> seconds that an update takes; where they are missing time is not compared.
+    gets least far. ``seconds`` maps shape -> method -> seconds of an update; where they are missing time is not
+    compared.
     """
     found = []
     for budget in dict.fromkeys(row["budget"] for row in rows):

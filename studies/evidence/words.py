@@ -7,15 +7,9 @@ DOCUMENT_LINES = 50
 
 
 def take_words(path: Path, words: int, output: Path) -> None:
-    """Copy lines from the beginning of a text until there are so many words.
+    """Copy lines from the beginning of a text, or of a folder of .txt files, until there are so many words.
 
-    Args:
-        path: of the text, or of a folder of .txt files. A file without blank lines is cut into documents of 50 lines.
-        words: their number.
-        output: new file.
-
-    Raises:
-        ValueError: the text has fewer words.
+    A file without blank lines is cut into documents of 50 lines. A text with fewer words is a ValueError.
     """
     taken = 0
     with open(output, "w", encoding="utf-8") as stream:

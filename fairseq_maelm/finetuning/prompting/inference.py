@@ -87,10 +87,7 @@ def score(
     batch_size: int = 32,
     progress: str | None = None,
 ) -> Tensor:
-    """Return the ``label_scores`` of examples, <float32>[examples, labels] on the CPU.
-
-    ``examples`` has the sentences of each example; ``progress`` is the title of a progress bar, or None for no bar.
-    """
+    """Return ``label_scores`` <float32>[examples, labels] on the CPU; ``progress`` is the title of a progress bar."""
     if hub.model.decoder is not None and hub.model.decoder.autoregressive:
         raise ValueError(LEFT_TO_RIGHT)
     view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())

@@ -50,26 +50,17 @@ class Between(Numbers):
 
 @dataclass(frozen=True)
 class Prompt:
-    """A task as a cloze test.
-
-    Attributes:
-        name: name of the task.
-        template: a template in the language of ``fairseq_maelm.finetuning.prompting.template``.
-        label_words: label -> word, in the order of the classes; for two classes, F1's positive class is the second.
-            For regression, the words for the lower and the upper bound.
-        metrics: metrics to report; the first one chooses the best checkpoint.
-        bounds: bounds of the number, for regression; None for classification.
-        max_length: maximum number of tokens of a sequence, with special symbols, template and masks.
-        first_sentence_limit: maximum number of tokens of the first sentence, or None.
-    """
+    """A task as a cloze test."""
 
     name: str
-    template: str
+    template: str  # in the language of ``fairseq_maelm.finetuning.prompting.template``
+    # Label -> word, in the order of the classes; of two classes, the second is F1's positive one. For regression, the
+    # words for the lower and the upper bound.
     label_words: Mapping[str, str]
-    metrics: tuple[str, ...] = ("accuracy",)
-    bounds: tuple[float, float] | None = None
-    max_length: int = 128
-    first_sentence_limit: int | None = None
+    metrics: tuple[str, ...] = ("accuracy",)  # the first one chooses the best checkpoint
+    bounds: tuple[float, float] | None = None  # of the number, for regression
+    max_length: int = 128  # tokens of a sequence, with special symbols, template and masks
+    first_sentence_limit: int | None = None  # tokens of the first sentence
 
     def __post_init__(self) -> None:
         parse_template(self.template)
@@ -186,9 +177,8 @@ BUILT_IN = {name: _prompt_of(fields, name) for name, fields in yaml.load(_TABLE,
 class Prompter:
     """Turns examples into sequences of at most ``max_length`` tokens (default: the prompt's ``max_length``).
 
-    Attributes:
-        pieces: token ids of each label word.
-        mask_counts: the distinct lengths of label words in tokens, ascending; each example has one sequence per length.
+    ``pieces`` are the token ids of each label word; ``mask_counts`` are the distinct lengths of label words in tokens,
+    ascending. An example has one sequence per length.
     """
 
     def __init__(

@@ -105,14 +105,11 @@ def complete_view(cfg: Any) -> EncoderView:
 def prompt_input(
     examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, view: EncoderView, width: int | None = None
 ) -> dict[str, Any]:
-    """Collate prompts into the model's input.
+    """Collate outputs of ``Prompter.encode`` into ``src_tokens``, ``src_lengths`` and ``layout`` of their sequences.
 
-    An example has C sequences, one for each distinct number of pieces in label words. The batch has the first sequences
-    of all examples, then their second sequences, and so on.
-
-    ``examples`` are outputs of ``Prompter.encode``; ``view`` is what the encoder sees at masks. Sequences are padded to
-    ``width``, for few different shapes, or to the longest one. Return ``src_tokens``, ``src_lengths`` and ``layout`` of
-    all sequences; predictions are made at masks only.
+    An example has C sequences, one for each distinct number of pieces in label words. The first sequences of all
+    examples come first, then their second ones, and so on. They are padded to ``width``, for few different shapes, or
+    to the longest one. ``view`` is what the encoder sees at masks; predictions are made at masks only.
     """
     sequences = [example[variant] for variant in range(len(examples[0])) for example in examples]
     lengths = np.array([len(sequence) for sequence in sequences])
@@ -143,8 +140,8 @@ def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
 class PromptDataset(BatchDataset):
     """A split in memory. All sequences of an example count towards ``--max-tokens``.
 
-    ``examples`` are outputs of ``Prompter.encode``, and ``targets`` class indices <int64> or numbers <float32>.
-    Without a ``seed``, as in validation, examples are ordered by length.
+    ``examples`` are outputs of ``Prompter.encode``; ``targets`` are class indices <int64> or numbers <float32>. Without
+    a ``seed``, as in validation, examples are ordered by length.
     """
 
     largest_item, remedy = "an example", "a smaller --max-length"

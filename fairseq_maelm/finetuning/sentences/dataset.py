@@ -28,9 +28,8 @@ def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
 class SentencesDataset(BatchDataset):
     """A split of a folder of ``maelm prepare sentences``; longer examples are truncated to ``limit`` tokens.
 
-    Attributes:
-        cut: number of examples that are truncated, the longer sentence of a pair first.
-        targets: the right answers, as ``Labels`` has them; None for a split without labels.
+    ``cut`` is the number of truncated examples, the longer sentence of a pair first. ``targets`` are the right answers,
+    as ``Labels`` has them; None for a split without labels.
     """
 
     def __init__(
@@ -56,9 +55,8 @@ class SentencesDataset(BatchDataset):
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of examples <int64>[B].
 
-        Returns:
-            ``whole_sequences``, each ``<s> a </s>`` or ``<s> a </s> </s> b </s>``; and, if the split has labels,
-            ``target``: class indices <int64>[B], sets <bool>[B, labels] or numbers <float32>[B].
+        Return ``whole_sequences``, each ``<s> a </s>`` or ``<s> a </s> </s> b </s>``; and, if the split has labels,
+        ``target``: class indices <int64>[B], sets <bool>[B, labels] or numbers <float32>[B].
         """
         lengths = self.sizes[indices].astype(np.int64)
         sequences = [self._tokens(int(index)) for index in indices]

@@ -31,19 +31,16 @@ from fairseq_maelm.modules.finetuning_heads import pool
 
 logger = logging.getLogger(__name__)
 
-# More examples cost time and hardly improve a regression.
-_MOST_EXAMPLES = 2000
+_MOST_EXAMPLES = 2000  # more cost time and hardly improve a regression
 # Strengths of regularization, between which cross-validation chooses.
 _INVERSE_PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _FOLDS = 5
-# Where a class has too few examples for cross-validation.
-_UNCHOSEN_PENALTY = 0.03
+_UNCHOSEN_PENALTY = 0.03  # where a class has too few examples for cross-validation
 # The dense layer begins as a multiple of the identity that keeps typical states in the linear part of tanh and GELU.
 _TYPICAL = 0.3
 # Points of the line from the weights before the first update to those after the last that are tried.
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Divisors of the scores.
-_TEMPERATURES = (1, 2, 4, 8)
+_TEMPERATURES = (1, 2, 4, 8)  # divisors of the scores
 
 
 @torch.no_grad()
@@ -56,8 +53,8 @@ def fit_head(
 ) -> str:
     """Set the weights of a new head from the states of the frozen encoder; log and return how well they predict.
 
-    ``model`` has the encoder's weights and is on a CPU before and after; ``device`` is where states are computed.
-    ``dataset`` is the training split, with targets.
+    ``model`` is on a CPU before and after; ``device`` computes the states. ``dataset`` is the training split, with
+    targets.
     """
     rng = np.random.default_rng(dataset.seed)
     chosen = np.sort(rng.permutation(len(dataset))[:_MOST_EXAMPLES])
@@ -169,12 +166,9 @@ def _choose_penalty(features: np.ndarray, targets: np.ndarray, weights: np.ndarr
 class Fit(NamedTuple):
     """How well scores fit the labels, at the best temperature."""
 
-    loss: float
-    """Negative log-likelihood of all labels in nats."""
-    temperature: int
-    """Divisor of the scores' distance from the center."""
-    center: float
-    """The mean of predicted numbers; zero for classes."""
+    loss: float  # negative log-likelihood of all labels in nats
+    temperature: int  # divisor of the scores' distance from the center
+    center: float  # the mean of predicted numbers; zero for classes
 
 
 @torch.no_grad()
@@ -188,8 +182,7 @@ def mix_with_start(
     """Give the model the mean of the mixtures, weighted by the likelihood of the held-out labels.
 
     If an end fits better than the mean, the likeliest of the points is kept instead. ``start`` has the weights before
-    the first update, by name; ``dataset`` the held-out examples, with targets. Each rank computes all scores, so that
-    all take the same mixture.
+    the first update, by name. Each rank computes all scores, so that all take the same mixture.
     """
     targets, labels = torch.from_numpy(dataset.targets), dataset.labels
     parameters = dict(model.named_parameters())

@@ -19,8 +19,7 @@ from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
 
-HIGHEST_SCORE = 5.0
-"""Scores of STS-B are in [0, 5]."""
+HIGHEST_SCORE = 5.0  # of STS-B; the lowest is 0
 
 DEV_IDS_FILES = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 
@@ -40,13 +39,11 @@ class Table:
 class GlueTask:
     """A task's labels and tables."""
 
-    # Class names in the order of the class indices; None for STS-B's scores.
-    labels: list[str] | None
+    labels: list[str] | None  # class names in the order of the class indices; None for STS-B's scores
     # Split -> candidate files, of which the first existing one is used. Splits have fairseq's names: train, valid, test
     # and, for MNLI mismatched, valid1 and test1.
     tables: dict[str, list[Table]]
-    # Whether official files contain empty sentences, and sentences with line breaks, which split rows.
-    irregular: bool = False
+    irregular: bool = False  # whether official files have empty sentences, and line breaks that split rows
 
 
 @dataclass
@@ -59,7 +56,6 @@ class Quirks:
 
 
 def _read_tasks() -> dict[str, GlueTask]:
-    """Read GLUE's tasks from ``glue.yaml``."""
     content = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
     def table(file: dict[str, Any]) -> Table:

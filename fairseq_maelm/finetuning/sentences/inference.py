@@ -29,7 +29,7 @@ from fairseq_maelm.text.dictionary import class_names
 def predict_input(hub: MaelmHubInterface, args: argparse.Namespace) -> Predicted:
     """Predict label probabilities, or a number, for each row in a table or a prepared split.
 
-    Predictions for a split prepared by ``maelm prepare glue`` have the format of GLUE submissions.
+    Predictions for a split of ``maelm prepare glue`` have the format of GLUE submissions.
     """
     labels: Any = hub.labels
     _check_head(args, hub, labels)

@@ -12,8 +12,7 @@ from fairseq_maelm.launch.recipes import FineTuningRecipe, recipe_names
 from fairseq_maelm.options import UsageError, add_settings, existing_path, option
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
-# Number of tokens of the shortest pair of texts, special tokens included.
-SHORTEST = 6
+SHORTEST = 6  # number of tokens of the shortest pair of texts, special tokens included
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,7 @@ logger = logging.getLogger(__name__)
 INDEX_FOLDER = "index"
 _NO_LABEL = (None, "-1", ("-1",))
 
-# Number of examples that are encoded at once.
-_CHUNK = 10_000
+_CHUNK = 10_000  # number of examples that are encoded at once
 
 
 def prepare_sentences(
@@ -169,10 +168,7 @@ def write_task(
     texts: int,
     max_length: int | None,
 ) -> dict[str, Any]:
-    """Encode and store all splits, and return facts for the manifest.
-
-    ``sources`` maps splits to files and their examples, of ``texts`` texts (1 or 2) each.
-    """
+    """Encode and store all splits, of examples with ``texts`` texts (1 or 2), and return facts for the manifest."""
     splits = {}
     for split, (_, found) in sources.items():
         examples = [_checked(each, split, texts, labels) for each in found]
@@ -229,8 +225,8 @@ def write_split(
 ) -> None:
     """Store the examples of a split.
 
-    ``rows`` has one or two texts <uint16 or uint32>[tokens] of each example, with </s> at the end, and its label in the
-    form of ``Example``. ``dictionary_size``, the number of symbols without <mask>, determines how tokens are stored.
+    ``rows`` has each example's one or two texts <uint16 or uint32>[tokens], with </s> at the end, and its label as in
+    ``Example``. ``dictionary_size``, the number of symbols without <mask>, determines how tokens are stored.
     """
     builders: dict[str, Any] = {}
     numbers: list[str] = []
@@ -296,10 +292,7 @@ def _labels_of(settings: SentenceSettings, rows: Sequence[Example], separator: s
 
 
 def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
-    """Draw a stratified random sample of the examples and return their indices.
-
-    ``strata`` has the stratum of each example; ``fraction`` is in [0, 1].
-    """
+    """Return the indices of a random sample of a ``fraction`` in [0, 1] of the examples, drawn by their ``strata``."""
     order = np.random.default_rng(seed).permutation(len(strata))
     members: dict[str, list[int]] = {name: [] for name in sorted(set(strata))}
     for number in order.tolist():

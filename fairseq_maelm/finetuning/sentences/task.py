@@ -29,8 +29,7 @@ from fairseq_maelm.tasks.finetuning import FineTuningCriterion, FineTuningTask
 
 logger = logging.getLogger(__name__)
 
-HEAD = "sentence_classification_head"
-"""Name of the head that scores sentences; fairseq's own fine-tuning uses the same name."""
+HEAD = "sentence_classification_head"  # scores sentences; fairseq's own fine-tuning has the same name
 
 
 @dataclass
@@ -81,12 +80,9 @@ class SentencesTask(FineTuningTask):
 
     def __init__(self, *setup: Any) -> None:
         super().__init__(*setup)
-        # A model whose head is to start from frozen states.
-        self._new_model: Any = None
-        # The weights before the first update, if the final ones may be mixed with them.
-        self._start: dict[str, Tensor] = {}
-        # The criterion's weights of the classes.
-        self._class_weights: list[float] | None = None
+        self._new_model: Any = None  # whose head is to start from frozen states
+        self._start: dict[str, Tensor] = {}  # weights before the first update, which the final ones may be mixed with
+        self._class_weights: list[float] | None = None  # the criterion's
 
     @classmethod
     def facts(cls, cfg: Any) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.windows import cut_windows, most_context
 from fairseq_maelm.finetuning.squad.prepare import NOT_LOCATED, PreparedSplit
 
-# <s> and </s> around the question, and </s> before and after the window.
-SPECIAL_TOKENS = 4
+SPECIAL_TOKENS = 4  # <s> and </s> around the question, and </s> before and after the window
 # The target of a window whose question has an answer that is not in its context; the loss ignores it.
 NO_TARGET = -100
 
@@ -34,10 +33,9 @@ class Windows(NamedTuple):
 def windows_of(
     question_lengths: NDArray[np.int64], context_lengths: NDArray[np.int64], max_length: int, stride: int
 ) -> Windows:
-    """Cut the context of each question into windows, so that sequences have at most ``max_length`` tokens.
+    """Cut each question's context, of at least one piece, so that sequences have at most ``max_length`` tokens.
 
-    Every context must have at least one piece. If the stride is longer than a window, windows are adjacent, so that no
-    piece is lost.
+    If the stride is longer than a window, windows are adjacent, so that no piece is lost.
     """
     bounds = []
     for asked, length in zip(question_lengths.tolist(), context_lengths.tolist()):
@@ -49,10 +47,10 @@ def windows_of(
 
 
 class SquadDataset(BatchDataset):
-    """All windows of a split.
+    """All windows of a split; ``cfg`` is a ``SquadTaskConfig``.
 
-    Training shuffles the windows and omits questions whose answer was not located. Outside of training,
-    ``start_mask`` marks each piece only in the window that gives it the most context. ``cfg`` is a ``SquadTaskConfig``.
+    Training shuffles the windows and omits questions whose answer was not located. Outside of training, ``start_mask``
+    marks each piece only in the window that gives it the most context.
     """
 
     remedy = "a smaller --max-length"
@@ -89,13 +87,12 @@ class SquadDataset(BatchDataset):
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of B windows.
 
-        Returns:
-            ``whole_sequences``; ``target`` <int64>[B, 2], the positions of the answer's first and last token, or (0, 0)
-            if the window does not contain the answer, or ``NO_TARGET`` twice if the answer was not located;
-            ``terms``, the number of windows with a target; and ``context_mask`` <bool>[B, S], True at tokens that can
-            begin or end an answer. Outside of training also ``start_mask`` <bool>[B, S], True at the tokens that have
-            the most context in this window; ``shift`` <int64>[B], context piece index minus position in the sequence;
-            and ``split``, the split's name.
+        Return ``whole_sequences``; ``target`` <int64>[B, 2], the positions of the answer's first and last token, or 0
+        twice if the window does not contain the answer, or ``NO_TARGET`` twice if the answer was not located;
+        ``terms``, the number of windows with a target; and ``context_mask`` <bool>[B, S], True at tokens that can begin
+        or end an answer. Outside of training also ``start_mask`` <bool>[B, S], True at the tokens that have the most
+        context in this window; ``shift`` <int64>[B], context piece index minus position in the sequence; and ``split``,
+        the split's name.
         """
         lengths, width = self.sizes[indices], self.width(indices)
         windows = self.windows

@@ -66,8 +66,7 @@ def answer_questions(
 ) -> list[list[SpanAnswer]]:
     """Return the best answers to each question about a text, the best first; one of them is "no answer".
 
-    Raises:
-        ValueError: the checkpoint cannot answer, or a question or the context is empty.
+    Raise a ValueError if the checkpoint cannot answer, or a question or the context is empty.
     """
     if SPAN_HEAD not in hub.model.classification_heads:
         raise ValueError(
@@ -114,11 +113,7 @@ def _best_answers(dataset: SquadDataset, candidates: NDArray[np.void], question:
 
 
 def predict_input(hub: MaelmHubInterface, args: argparse.Namespace) -> Predicted:
-    """Answer the questions of a SQuAD file or of a prepared split.
-
-    Raises:
-        UsageError: an option for unanswerable questions is given, but the rules are those of SQuAD 1.1.
-    """
+    """Answer the questions of a SQuAD file or of a prepared split."""
     if args.input.is_dir():
         split = load_split(args.input, args.split)
     else:

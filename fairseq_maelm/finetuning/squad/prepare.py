@@ -43,15 +43,13 @@ class Texts(NamedTuple):
 
 
 class PreparedSplit:
-    """Q questions about C contexts as tokens.
+    """Q questions about C contexts as tokens; ``texts`` are the texts, or the file to read them from.
 
-    Args:
-        arrays: ``context_tokens`` <uint16 or uint32>[pieces of all contexts]; ``context_begin`` and ``context_end``
-            <int32>[pieces of all contexts] (see ``AlignedTokens``); ``context_start`` <int64>[C + 1], the first piece
-            of each context; ``question_tokens`` and ``question_start``, the same for questions; ``question_context``
-            <int32>[Q], the index of each question's context; ``answers`` <int32>[Q, 2], the first and last piece
-            (inclusive) of the first right answer in the context, or ``NO_ANSWER`` or ``NOT_LOCATED`` twice.
-        texts: the texts, or the file to read them from.
+    ``arrays`` has ``context_tokens`` <uint16 or uint32>[pieces of all contexts]; ``context_begin`` and ``context_end``
+    <int32>[pieces of all contexts] (see ``AlignedTokens``); ``context_start`` <int64>[C + 1], the first piece of each
+    context; ``question_tokens`` and ``question_start``, the same for questions; ``question_context`` <int32>[Q], the
+    index of each question's context; ``answers`` <int32>[Q, 2], the first and last piece (inclusive) of the first right
+    answer in the context, or ``NO_ANSWER`` or ``NOT_LOCATED`` twice.
     """
 
     def __init__(self, arrays: dict[str, NDArray[Any]], texts: Texts | Path) -> None:
@@ -103,10 +101,7 @@ def load_split(folder: Path | str, split: str) -> PreparedSplit:
 def prepare_squad(
     files: Mapping[str, Path], vocabulary: Path, output: Path, allow_unknown: bool = False
 ) -> dict[str, Any]:
-    """Prepare splits ("train", "valid", "test") of SQuAD, and return the manifest of the new folder.
-
-    Raises the errors of ``prepare_task_folder``. Only a test split may lack answers.
-    """
+    """Prepare splits ("train", "valid", "test") and return the manifest; only a test split may lack answers."""
     write = partial(_write, files)
     return task_folder.prepare_task_folder(output, "squad", {}, files, vocabulary, write, allow_unknown=allow_unknown)
 
@@ -130,7 +125,7 @@ def _write(files: Mapping[str, Path], folder: Path, encoder: TextEncoder) -> dic
 def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None) -> tuple[PreparedSplit, list[str]]:
     """Tokenize a file; return the split, and the ids of questions whose answer begins or ends inside a piece.
 
-    ``name`` is the name of the split for a progress bar; None shows no bar.
+    ``name`` is the split's name for a progress bar; None shows no bar.
     """
     progress = tqdm(source.contexts, f"{name}: contexts", disable=name is None)
     contexts = list(map(encoder.encode_with_offsets, progress))
@@ -160,9 +155,9 @@ def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None
 
 
 def token_span(begin: NDArray[np.int32], end: NDArray[np.int32], first: int, last: int) -> tuple[int, int] | None:
-    """Return the first and last token (inclusive) that overlap characters [``first``, ``last``), or None.
+    """Return the first and last token (inclusive) that overlap, also partly, characters [``first``, ``last``), or None.
 
-    Tokens that overlap only partly are included. ``begin`` and ``end`` [T] are those of ``AlignedTokens``.
+    ``begin`` and ``end`` [T] are those of ``AlignedTokens``.
     """
     first_token = int(np.searchsorted(end, first, side="right"))
     last_token = int(np.searchsorted(begin, last, side="left")) - 1

@@ -69,12 +69,10 @@ def read_squad(path: Path | str) -> SquadFile:
 
 
 def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | None, bool]:
-    """Find an answer in its context, at the given offset (-1 if unknown) or at the nearest match.
+    """Find an answer in its context, at the offset ``start`` (-1 if unknown) or at the nearest match.
 
-    An exact match is preferred to a match that ignores case and differences in white space.
-
-    Returns:
-        the answer's span without leading and trailing white space, or None; and whether the given offset was right.
+    Return the span without leading and trailing white space, or None; and whether ``start`` was right. An exact match
+    is preferred to a match that ignores case and differences in white space.
     """
     blank = len(text) - len(text.lstrip())
     words = text.strip()

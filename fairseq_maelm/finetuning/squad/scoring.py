@@ -82,10 +82,10 @@ def best_threshold(
 ) -> tuple[float, float]:
     """Return the highest mean score (in percent) over all no-answer thresholds, and the threshold that reaches it.
 
-    Initially, "no answer" is predicted for all questions. Then the questions are answered one by one, by ascending
-    odds: an answerable question adds its score to the total; an unanswerable one subtracts 1, unless its prediction is
-    empty. The first of several equal maxima counts. As in the official script, the threshold before the first question
-    is 0, and questions with equal odds are also answered one by one, although no threshold separates them.
+    Initially, "no answer" is predicted for all questions. Then they are answered one by one, by ascending odds: an
+    answerable question adds its score to the total; an unanswerable one subtracts 1, unless its prediction is empty.
+    The first of several equal maxima counts. As in the official script, the threshold before the first question is 0,
+    and questions with equal odds are also answered one by one, although no threshold separates them.
 
     ``scores`` [Q] are the exact or F1 scores of ``raw``; ``order`` [Q] has the question indices in the order of the
     odds file, which decides between equal odds.
@@ -144,9 +144,8 @@ def score_predictions(
 ) -> dict[str, float]:
     """Score a predictions file as the official script does; see ``squad_metrics``.
 
-    ``answers`` (in the order of the data), ``predictions`` and ``odds`` are dicts from question ids to right answers,
-    predicted texts and odds of no answer. Missing and ignored predictions are logged; in version 2.0 none may be
-    missing.
+    ``answers`` (in the order of the data), ``predictions`` and ``odds`` are by question id. Missing and ignored
+    predictions are logged; in version 2.0 none may be missing.
     """
     if missing := [identity for identity in answers if identity not in predictions]:
         said = f"{len(missing)} of {len(answers)} questions have no prediction (the first has the id {missing[0]!r})"

@@ -28,15 +28,13 @@ WINDOW_DTYPE = np.dtype(
 def best_spans(
     logits: Tensor, context_mask: Tensor, start_mask: Tensor, n_best: int, max_answer_length: int, kept: int
 ) -> WindowSpans:
-    """Choose the best answers of each window.
+    """Choose the K = ``kept`` best answers of each window, of at most ``max_answer_length`` tokens.
 
     As in BERT's code, the ``n_best`` best starts are combined with ends. BERT's code only considers the best ends in
-    the window; here all ends within ``max_answer_length`` of a start are considered, so that every window with a
-    possible answer yields an answer.
+    the window; here all ends near enough are considered, so that every window with a possible answer yields an answer.
 
     ``logits`` <float>[B, S, 2] are the scores of every token as start and as end. ``context_mask`` <bool>[B, S] is True
-    at tokens that may be an end, and ``start_mask``, a subset, at those that may be a start. K = ``kept`` answers of up
-    to ``max_answer_length`` tokens are returned for each window.
+    at tokens that may be an end, and ``start_mask``, a subset, at those that may be a start.
     """
     logits = logits.float()
     start_logits = logits[..., 0].masked_fill(~start_mask, -torch.inf)
@@ -54,7 +52,7 @@ def best_spans(
 
 
 def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -> NDArray[np.void]:
-    """Return the K = ``kept`` best answers <WINDOW_DTYPE>[B, K] of each window, as spans of context pieces.
+    """Return the K = ``kept`` best answers <WINDOW_DTYPE>[B, K] of windows, as spans of context pieces.
 
     ``logits`` are <float>[B, S, 2]; ``batch`` comes from a ``SquadDataset`` with ``training=False``.
     """

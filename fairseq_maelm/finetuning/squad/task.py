@@ -32,8 +32,7 @@ logger = logging.getLogger(__name__)
 
 SPAN_HEAD = "span_head"
 
-# Minimum number of pieces of context in a window with the longest question.
-_SMALLEST_WINDOW = 8
+_SMALLEST_WINDOW = 8  # minimum number of pieces of context in a window with the longest question
 
 
 @dataclass
@@ -150,10 +149,7 @@ class SquadTask(FineTuningTask):
         log_collected((row for each in found for row in self.rows(each)), metrics, names)
 
     def official_metrics(self, dataset: Any, best: np.ndarray, threshold: float | None = None) -> dict[str, float]:
-        """Return the official metrics of a split's answers <WINDOW_DTYPE>[Q] from ``best_of_questions``.
-
-        ``threshold`` is the no-answer threshold, by default ``--null-threshold``.
-        """
+        """Return the metrics of answers <WINDOW_DTYPE>[Q]; ``threshold`` is by default ``--null-threshold``."""
         split, version = dataset.split, self.version_of(dataset.split)
         raw = raw_scores(split.texts.answers or [], split.answer_texts(best["first"], best["last"]), version)
         if version == "1.1":

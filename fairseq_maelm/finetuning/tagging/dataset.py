@@ -13,8 +13,7 @@ from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.windows import cut_windows, most_context
 from fairseq_maelm.finetuning.tagging.prepare import TaggedSplit
 
-# <s> and </s> around every window.
-_AROUND = 2
+_AROUND = 2  # <s> and </s> around every window
 
 
 class Window(NamedTuple):
@@ -27,10 +26,7 @@ class Window(NamedTuple):
 
 
 def windows_of(ends: Sequence[int], limit: int, overlap: int) -> list[Window]:
-    """Cut a sentence into windows; each word is labeled in the window that gives it the most context.
-
-    Arguments are as in ``cut_windows``.
-    """
+    """Return the windows of ``cut_windows``; each word is labeled where it has the most context."""
     bounds = cut_windows(ends, limit, overlap)
     if len(bounds) == 1:
         return [Window(*bounds[0], *bounds[0])]
@@ -43,8 +39,8 @@ class TaggingDataset(BatchDataset):
     """A split's windows; each word is labeled in one window only.
 
     Training shuffles the windows within buckets of similar length; otherwise they are sorted by length. ``windows`` are
-    (sentence index, window) of each item, in the order of the sentences. Labels from ``unknown`` on are those that the
-    training file lacks.
+    (sentence index, window) in the order of the sentences. Labels from ``unknown`` on are those that the training file
+    lacks.
     """
 
     def __init__(self, split: TaggedSplit, dictionary: Dictionary, cfg: Any, unknown: int, shuffle: bool) -> None:
@@ -72,11 +68,10 @@ class TaggingDataset(BatchDataset):
     def collate(self, indices: NDArray[np.int64]) -> dict[str, Any]:
         """Collate B windows.
 
-        Returns:
-            ``sentence`` <int64>[B], the sentence index of each window; ``words`` <int64>[B], the number W_b of words to
-            label in each window; for all W = sum(W_b) words, ``rows`` <int64>[W], the index of the word's first piece
-            in the flattened [B, S], and ``target`` <int64>[W], the label id; ``terms``, the number of known labels;
-            and ``whole_sequences``.
+        Return ``sentence`` <int64>[B], the sentence index of each window; ``words`` <int64>[B], the number W_b of words
+        to label in each window; for all W = sum(W_b) words, ``rows`` <int64>[W], the index of the word's first piece in
+        the flattened [B, S], and ``target`` <int64>[W], the label id; ``terms``, the number of known labels; and
+        ``whole_sequences``.
         """
         lengths, width = self.sizes[indices], self.width(indices)
         items = [self.windows[index] for index in indices]

@@ -27,16 +27,11 @@ logger = logging.getLogger(__name__)
 
 # Share of known labels from which on columns are taken for words and labels, and not for prose.
 _MOST = 0.5
-# The Unicode categories of combining marks and of joiners.
-_JOINED = ("Mn", "Mc", "Me", "Cf")
+_JOINED = ("Mn", "Mc", "Me", "Cf")  # the Unicode categories of combining marks and of joiners
 
 
 def predict_input(hub: MaelmHubInterface, args: argparse.Namespace) -> Predicted:
-    """Label the words in a CoNLL file or in plain text.
-
-    Raises:
-        UsageError: the input is a folder, or an option needs columns that plain text does not have.
-    """
+    """Label the words in a CoNLL file or in plain text."""
     if args.input.is_dir():
         raise UsageError(f"{args.input} is a folder: give the labeled file that it was prepared from")
     settings: TaggingSettings = hub.task.settings
@@ -155,10 +150,7 @@ def _is_punctuation(character: str) -> bool:
 def _measured(
     file: LabeledFile, labels: list[list[str]], settings: TaggingSettings
 ) -> tuple[dict[str, float] | None, list[str], list[str]]:
-    """Return metrics, right labels and predicted labels of all words, or (None, [], []) without valid labels.
-
-    Labels are in the checkpoint's scheme.
-    """
+    """Return metrics, and all right and predicted labels in the checkpoint's scheme; nothing without valid labels."""
     own = {label for sentence in file.sentences for label in sentence.labels}
     if "" in own or own == {"_"} or "_" in own - set(settings.labels):
         return None, [], []

@@ -37,8 +37,7 @@ _UNSPACED = (
 )
 UNSPACED, UNSPACED_RUN = re.compile(_UNSPACED), re.compile(f"(?:{_UNSPACED})+")
 _ENTITY_LIKE = re.compile("[BIESLU]-.")
-# Maximum number of unknown labels to name in a message; a treebank's features have hundreds.
-_SHOWN = 10
+_SHOWN = 10  # unknown labels to name in a message; a treebank's features have hundreds
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class TaggingSettings:
     scheme: str  # scheme of ``labels``: one of ``schemes.PREFIXES``, or "plain" for other labels than entities
     file_scheme: str  # scheme of the files and of predictions
     layout: Layout  # layout of the files
-    # The most characters of ``UNSPACED`` that follow each other in a word of the training file.
-    longest_unspaced: int = 0
+    longest_unspaced: int = 0  # most characters of ``UNSPACED`` in a row in a word of the training file
 
     @property
     def has_entities(self) -> bool:
@@ -79,8 +77,7 @@ def encode_words(
 ) -> tuple[TaggedSplit, NDArray[np.int64]]:
     """Tokenize each word separately, as if it followed a space; label ids are 0 if ``labels`` is None.
 
-    Return also the indices of words of control characters: these have no pieces, so they become ``<unk>`` and get a
-    label like other words.
+    Return also the indices of words of control characters: without pieces, they become ``<unk>`` and are labeled too.
     """
     words = [clean_text(word) for words in sentences for word in words]
     pieces, lengths = encoder.encode_flat([encoder.word_prefix + word if word else "" for word in words])
@@ -105,10 +102,8 @@ def prepare_tagging(
 ) -> TaggingSettings:
     """Prepare a task's folder from ``files``, split -> file; the training file defines the set of labels.
 
-    ``file_scheme`` is the label scheme of the files; "auto" detects the scheme of the training file. ``scheme`` is the
-    label scheme of the model; "plain" labels are not converted.
-
-    Raises the errors of ``prepare_task_folder``.
+    ``file_scheme`` is the label scheme of the files, with "auto" that of the training file; ``scheme`` is the model's.
+    "plain" labels are not converted. Errors are those of ``prepare_task_folder``.
     """
 
     def write(folder: Path, encoder: TextEncoder) -> dict[str, Any]:

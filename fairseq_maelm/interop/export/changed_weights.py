@@ -21,8 +21,7 @@ from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 from fairseq_maelm.models.hub import SENTENCE_HEAD
 from fairseq_maelm.models.labels import Numbers
 
-# Held-out sequences, those of a batch, and the seed of their choice.
-_SEQUENCES, _BATCH, _SEED = 256, 8, 1
+_SEQUENCES, _BATCH, _SEED = 256, 8, 1  # held-out sequences, those of a batch, and the seed of their choice
 
 
 def cast_floats(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -51,8 +51,7 @@ from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 
 logger = logging.getLogger(__name__)
 
-# The default file name of the hub interface.
-CHECKPOINT_FILE = "checkpoint_best.pt"
+CHECKPOINT_FILE = "checkpoint_best.pt"  # the default file name of the hub interface
 CARD_FILE = "README.md"
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
@@ -72,17 +71,9 @@ def export(
 ) -> Export:
     """Export a checkpoint to a new folder, which appears only after its verification.
 
-    Args:
-        checkpoint: file of pretraining or fine-tuning.
-        vocabulary: folder with dictionary, tokenizer, labels and manifest; None for the folder of the checkpoint.
-        output: folder to create.
-        settings: options of the export.
-        replace: whether to rename an existing folder with the name ``output``.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        FileExistsError: the folder exists, and ``replace`` is false.
-        ValueError: the format cannot represent the model or the vocabulary, or the verification fails.
+    ``vocabulary`` is the folder with dictionary, tokenizer, labels and manifest; None for the folder of the checkpoint.
+    With ``replace``, an existing folder ``output`` is renamed, and otherwise refused. A ValueError says that the format
+    cannot represent the model or the vocabulary, or that the verification fails.
     """
     with whole_folder(output, "maelm export", replace) as folder:
         source = load_with_model(checkpoint, vocabulary, settings.averaged_weights)
@@ -170,10 +161,7 @@ def write_checkpoint(source: LoadedCheckpoint, folder: Path, output: Path) -> Ex
 
 
 def write_tokenizer(source: LoadedCheckpoint, target: Target, folder: Path) -> dict[str, str]:
-    """Write the tokenizer's files; return the texts that are tokenized differently, text -> reason.
-
-    An imported model's tokenizer files are written unchanged.
-    """
+    """Write the tokenizer's files, unchanged for an imported model; return texts that get other tokens -> reason."""
     if target.kept is not None:
         for name in target.kept.files.keys() - {CONFIG_FILE, FACTS_FILE, SOURCE_CARD}:
             (folder / name).parent.mkdir(exist_ok=True)

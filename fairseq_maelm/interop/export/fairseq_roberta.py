@@ -17,10 +17,8 @@ from fairseq_maelm.interop.export.target import Target, fixed_otherwise, obstacl
 from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint
 from fairseq_maelm.interop.loaded_checkpoint import LoadedCheckpoint
 
-# The default name of RobertaModel.from_pretrained.
-CHECKPOINT_FILE = "model.pt"
-# All sizes are options, so that no other name is needed.
-_ARCHITECTURE = "roberta_base"
+CHECKPOINT_FILE = "model.pt"  # the default name of RobertaModel.from_pretrained
+_ARCHITECTURE = "roberta_base"  # all sizes are options, so that no other name is needed
 
 
 def write_roberta(source: LoadedCheckpoint, folder: Path) -> list[Agreement]:

@@ -88,14 +88,8 @@ def model_card(
 ) -> str:
     """Return the README.md of a folder.
 
-    Args:
-        source: the model.
-        target: what the folder holds.
-        name: name of the model.
-        license: SPDX identifier, or None.
-        training: the section about the model's training or origin.
-        exactness: lines about comparisons with the original, as from ``compared``.
-        more: further sections.
+    ``license`` is an SPDX identifier. ``training`` is the section about the model's training or origin, ``exactness``
+    has lines about comparisons with the original, as from ``compared``, and ``more`` further sections.
     """
     kept = source.origin
     origin = {} if kept is None else kept.facts

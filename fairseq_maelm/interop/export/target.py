@@ -57,11 +57,7 @@ class Target:
 
 
 def default_format(source: LoadedCheckpoint) -> str:
-    """Return the default export format of a model.
-
-    It is the format from which the model was imported; otherwise the format of a stock class that can represent the
-    encoder; otherwise "maelm".
-    """
+    """Return the first format that can represent the encoder: the import's, those of stock classes, and "maelm"."""
     kind = source.imported_as
     # Names of special tokens tell BERT from RoBERTa, whose layers are equal.
     like_bert = source.mask_text == "[MASK]"

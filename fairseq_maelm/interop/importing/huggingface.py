@@ -52,15 +52,11 @@ _HEAD_NAMES = {
     "token-classification": "tagging_head",
     "question-answering": "span_head",
 }
-# ModernBERT's name for what a sentence head reads -> ours.
-_POOLING = {"cls": "first", "mean": "mean"}
+_POOLING = {"cls": "first", "mean": "mean"}  # ModernBERT's name for what a sentence head reads -> ours
 
 
 def open_folder(folder: Path, cased: bool = False, symbols: str | None = None) -> Source:
-    """Read a folder saved by transformers' ``save_pretrained``, without running code from the folder.
-
-    For ``cased`` and ``symbols`` see ``readable_folder``.
-    """
+    """Read a folder saved by transformers' ``save_pretrained``, without running its code; see ``readable_folder``."""
     refuse_special_files(folder.iterdir())
     config = read_config(folder)
     theirs, files, outside = read_weights(folder)
@@ -131,9 +127,8 @@ def _architecture(folder: Path, config: dict[str, Any], theirs: dict[str, Tensor
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path], set[str]]:
     """Read all weights of a folder in single precision, from one file or from shards, without running pickled code.
 
-    Returns:
-        a dict, name without the base model's prefix -> tensor; the files that were read; and the names of weights
-        outside of the base model, which are known if the others have its prefix.
+    Returned are the weights by their names without the base model's prefix; the files; and the names of weights outside
+    of the base model, which are known if the others have its prefix.
     """
     name = next((name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
     if name is None:

@@ -89,21 +89,12 @@ def import_model(
     cased: bool = False,
     positions: int | None = None,
 ) -> Imported:
-    """Import a model into a new folder, which appears only after its verification.
+    """Import a Hugging Face folder or a checkpoint of fairseq's RoBERTa into a new folder, which appears once verified.
 
-    Args:
-        path: Hugging Face folder, or checkpoint of fairseq's RoBERTa.
-        output: folder to write, which must not exist.
-        vocabulary: for a checkpoint, the folder of its dict.txt; by default the checkpoint's folder.
-        name: name of the source for the records; by default the last part of the path, or its name on the Hub.
-        symbols: how texts are cut into the tokens; see ``open_checkpoint`` and ``readable_folder``.
-        cased: for a folder, whether to read text with its capitals; see ``readable_folder``.
-        positions: number of positions, if it is to be larger than the source's; see ``with_positions``.
-
-    Raises:
-        FileNotFoundError: a file of the source is missing.
-        FileExistsError: the output exists.
-        ValueError: the source cannot be imported exactly; no files are left behind.
+    ``vocabulary`` is the folder of a checkpoint's dict.txt, by default the checkpoint's. ``name`` is the source's for
+    the records, by default the last part of the path, or its name on the Hub. For ``symbols`` and ``cased`` see
+    ``open_checkpoint`` and ``readable_folder``; for ``positions``, if they are to be more, ``with_positions``. A
+    ValueError says that the source cannot be imported exactly; no files are left behind.
     """
     with whole_folder(output, "maelm import") as folder:
         _refuse_checkpoint(path)

@@ -124,12 +124,9 @@ def readable_folder(
     Two traps are repaired: letters, such as amino acids, which BERT's tokenizer finds between spaces only, and a cased
     vocabulary without settings, which transformers reads in lower case.
 
-    Args:
-        folder: the source.
-        files: its config.json and tokenizer files, name -> content.
-        cased: keep capitals and accents, which BERT's tokenizer may remove.
-        kind: how text is split, ``LETTERS`` or ``WORDS``; None for the source's way, or ``LETTERS`` if it misses them.
-        like_bert: as in ``special_numbers``.
+    ``files`` are the source's config.json and tokenizer files, name -> content. ``cased`` keeps capitals and accents,
+    which BERT's tokenizer may remove. ``kind`` is how text is split, ``LETTERS`` or ``WORDS``; None for the source's
+    way, or ``LETTERS`` if it misses them. ``like_bert`` is as in ``special_numbers``.
     """
     repaired = _repaired(folder, files, cased, kind, like_bert)
     if not repaired:

@@ -17,18 +17,14 @@ from fairseq_maelm.modules.attention.triton import operator as triton
 class Backend(NamedTuple):
     """An implementation of ``plain_attention``.
 
-    Attributes:
-        about: description for the help of ``--attention``.
-        attend: the function. It must respect ``AttentionContext.dense`` and ``blind``; its inputs are already rotated.
-        attend_qkv: the same function for queries, keys and values in one tensor.
-        device: the only type of device that the backend runs on; None for all.
-        local: function (query, context without a window, dropout) -> the ``LocalMethod`` to compute local attention.
+    ``attend`` must respect ``AttentionContext.dense`` and ``blind``; its inputs are already rotated. ``local`` chooses
+    how to compute local attention, given query, context without a window, and dropout.
     """
 
-    about: str
+    about: str  # for the help of ``--attention``
     attend: Attend
-    attend_qkv: Callable[[Tensor, AttentionContext, float], Tensor]
-    device: str | None = None
+    attend_qkv: Callable[[Tensor, AttentionContext, float], Tensor]  # ``attend`` of all three in one tensor
+    device: str | None = None  # the only type of device that it runs on; None for all
     local: Callable[[Tensor, AttentionContext, float], LocalMethod] = lambda query, context, dropout: LocalMethod.BLOCKS
 
 

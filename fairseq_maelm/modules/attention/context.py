@@ -51,32 +51,22 @@ def plain_attention(
 class Tokens(NamedTuple):
     """The tokens on one side of attention: those that read (queries), or those that are read (keys).
 
-    Attributes:
-        positions: <int64>[B, S] original positions; B may be 1 if all sequences share them. A relative bias and a
-            window need them. Queries at outputs have [B, Q], or None where nothing needs them.
-        rotations: rotary base -> rotation, of [M] rows for queries at outputs; empty without rotary positions.
-        max_positions: upper bound of positions, exclusive, for backends that make a table of distances.
+    A relative bias and a window need the original ``positions``: <int64>[B, S], or [1, S] if all sequences share them.
+    Those of queries at outputs are [B, Q], or None where nothing needs them.
     """
 
     positions: Tensor | None = None
-    rotations: dict[int, Rotation] = {}
-    max_positions: int | None = None
+    rotations: dict[int, Rotation] = {}  # rotary base -> rotation; [M] rows for queries at outputs
+    max_positions: int | None = None  # above all positions, for backends that make a table of distances
 
 
 class Visibility(NamedTuple):
-    """The keys that a query may read: all that nothing below hides.
+    """The keys that a query may read: all that nothing below hides."""
 
-    Attributes:
-        lengths: <int64>[B] number of tokens in each sequence. Later keys are padding, as are queries in self-attention.
-        hidden: <bool>[B, S] True at keys that no query may read.
-        causal: query i reads only keys 0 to i.
-        window: keys whose positions are more than window // 2 from the query's are hidden.
-    """
-
-    lengths: Tensor | None = None
-    hidden: Tensor | None = None
-    causal: bool = False
-    window: int | None = None
+    lengths: Tensor | None = None  # <int64>[B] tokens; later keys are padding, as are queries in self-attention
+    hidden: Tensor | None = None  # <bool>[B, S] True at keys that no query may read
+    causal: bool = False  # query i reads only keys 0 to i
+    window: int | None = None  # keys whose positions are more than window // 2 from the query's are hidden
 
 
 _NO_TOKENS = Tokens()
@@ -87,38 +77,26 @@ class MaskStream(NamedTuple):
     """The masks of the shared decoder: a second stream beside the visible tokens, which never read it.
 
     A layer's input then has stream rows <float>[B * S + M, D]: those of the visible tokens, then one for each mask.
-
-    Attributes:
-        context: of the masks' queries. Keys are the visible tokens of a sequence, then its masks: [B, S + Q].
-        full_context: the same for a window in blocks: keys are all slots of the full sequences [B, T].
-        rotations: rotary base -> rotation of all stream rows, as one sequence <float>[1, B * S + M].
-        decoder_rows: <int64>[N] rows of the visible tokens that masks may read.
-        decoder_slots: <int64>[N] slots of these tokens.
-        alone: whether a layer computes the masks' outputs only.
     """
 
-    context: "AttentionContext"
-    full_context: "AttentionContext"
-    rotations: dict[int, Rotation]
-    decoder_rows: Tensor
-    decoder_slots: Tensor
-    alone: bool = False
+    context: "AttentionContext"  # of the masks' queries; keys [B, S + Q]: a sequence's visible tokens, then its masks
+    full_context: "AttentionContext"  # the same for a window in blocks; keys are all slots [B, T]
+    rotations: dict[int, Rotation]  # rotary base -> rotation of all stream rows <float>[1, B * S + M]
+    decoder_rows: Tensor  # <int64>[N] rows of the visible tokens that masks may read
+    decoder_slots: Tensor  # <int64>[N] slots of these tokens
+    alone: bool = False  # whether a layer computes the masks' outputs only
 
 
 class AttentionContext:
     """Who reads whom in the layers of a stack, and the bias of the logits.
 
-    Args:
-        keys: the tokens that are read.
-        visibility: the keys that a query may read. A query without any gets zeros as its result.
-        relative_bias: <float>[H, 2P - 1] bias of each distance; the column is key position - query position + P - 1.
-        queries: the tokens that read; by default ``keys``.
-        outputs: the positions of the queries, if not all positions read: a layer returns their states alone.
+    A query without any visible key gets zeros. ``relative_bias`` <float>[H, 2P - 1] has a bias for each distance: the
+    column is key position - query position + P - 1. ``queries`` are by default the keys. ``outputs`` are the positions
+    of the queries, if not all positions read: a layer then returns their states alone.
 
-    Attributes:
-        mask_stream: the masks of the shared decoder, if the rest of the context is that of visible tokens beside them.
-        boundaries: <int32>[2 B + 1], see ``padding_boundaries``, if padding is all that makes sequences differ;
-            backends may then compute the padding as separate sequences.
+    ``mask_stream`` has the shared decoder's masks, if the rest of the context is that of visible tokens beside them.
+    ``boundaries`` <int32>[2 B + 1], see ``padding_boundaries``, are there if padding is all that makes sequences
+    differ; backends may then compute the padding as separate sequences.
     """
 
     def __init__(

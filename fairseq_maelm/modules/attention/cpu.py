@@ -77,26 +77,17 @@ class Collect(torch.autograd.Function):
 
 
 class DenseBias(NamedTuple):
-    """A dense bias whose gradient the layers sum themselves.
+    """A dense bias whose gradient the layers sum themselves."""
 
-    Attributes:
-        values: <float>[B or 1, H or 1, S or 1, S] without autograd; None if nothing is added.
-        order: <float>[0] result of ``Collect``, an argument of every layer; None if no gradient is needed.
-        gradient_sum: sum of the gradients of ``values``, or None.
-    """
-
-    values: Tensor | None = None
-    order: Tensor | None = None
-    gradient_sum: GradientSum | None = None
+    values: Tensor | None = None  # <float>[B or 1, H or 1, S or 1, S] without autograd; None adds nothing
+    order: Tensor | None = None  # <float>[0] of ``Collect``, for every layer; None without gradients
+    gradient_sum: GradientSum | None = None  # of the gradients of ``values``
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, dropout: float) -> Tensor:
-    """Compute ``plain_attention`` for CPU tensors of one dtype.
+    """Compute ``plain_attention`` for CPU tensors of one dtype; tensors on another device raise a ValueError.
 
     With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.dropout``.
-
-    Raises:
-        ValueError: the tensors are on another device.
     """
     if query.device.type != "cpu":
         raise ValueError(f"--attention cpu cannot run on {query.device.type}: use --attention auto, or add --cpu")
@@ -161,10 +152,7 @@ class _WeightBuffers:
 
 
 class _SequenceGroup:
-    """G sequences, or some heads of one, whose attention is computed by the same matrix products.
-
-    With dropout there are decisions and a grid.
-    """
+    """G sequences, or some heads of one, that share matrix products; with dropout there are decisions and a grid."""
 
     def __init__(
         self,

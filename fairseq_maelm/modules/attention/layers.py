@@ -20,34 +20,19 @@ from fairseq_maelm.modules.output_positions import OutputPositions
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """The sizes and settings of a layer.
+    """The sizes and settings of a layer; both probabilities of dropout are in [0, 1)."""
 
-    Attributes:
-        embed_dim: width D of the states.
-        ffn_embed_dim: width of the feed-forward network.
-        attention_heads: number of heads H; it divides D.
-        dropout: probability of dropout on the outputs of sub-layers, in [0, 1).
-        attention_dropout: probability of dropout on attention weights, in [0, 1).
-        attention_backend: one of ``BACKENDS``.
-        layer_norm_eps: epsilon of LayerNorm.
-        modern: True for ModernBERT's layer, False for the paper's.
-        rotary_bases: () without rotary positions; (base,) for all layers; or (base of global layers, base of local
-            layers).
-        local_attention: window in tokens of local layers; None if all layers are global.
-        global_every: layers with index 0, n, 2 n, ... are global, where n is this number.
-    """
-
-    embed_dim: int
-    ffn_embed_dim: int
-    attention_heads: int
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    attention_backend: str = "auto"
+    embed_dim: int  # width D of the states
+    ffn_embed_dim: int  # width of the feed-forward network
+    attention_heads: int  # number of heads H; it divides D
+    dropout: float = 0.0  # on the outputs of sub-layers
+    attention_dropout: float = 0.0  # on attention weights
+    attention_backend: str = "auto"  # one of ``BACKENDS``
     layer_norm_eps: float = LAYER_NORM_EPS
-    modern: bool = False
-    rotary_bases: tuple[int, ...] = ()
-    local_attention: int | None = None
-    global_every: int = 3
+    modern: bool = False  # ModernBERT's layer instead of the paper's
+    rotary_bases: tuple[int, ...] = ()  # (), (base of all layers,), or (of global, of local layers)
+    local_attention: int | None = None  # window in tokens of local layers; None: all are global
+    global_every: int = 3  # layers with index 0, n, 2 n, ... are global
 
     @property
     def head_dim(self) -> int:

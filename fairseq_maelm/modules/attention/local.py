@@ -46,21 +46,11 @@ def attend_local(
     dropout: float,
     method: LocalMethod = LocalMethod.BLOCKS,
 ) -> Tensor:
-    """Compute self-attention within a window, using a backend.
+    """Compute self-attention of <float>[B, H, S, d_h] within a window of tokens, using a backend's function.
 
-    Args:
-        attend: function of a backend.
-        query: <float>[B, H, S, d_h].
-        key: as ``query``.
-        value: as ``query``.
-        context: a context without a window; it must have the tokens' positions, ascending in each sequence. Its
-            ``queries`` are ignored, because all tokens have queries here.
-        window: width of the window in tokens.
-        dropout: probability of dropping an attention weight, in [0, 1).
-        method: how to compute long sequences; short ones are computed whole.
-
-    Returns:
-        <float>[B, H, S, d_h]. Results at padding are undefined.
+    Results at padding are undefined. The context has no window, but the tokens' positions, ascending in each sequence.
+    Its ``queries`` are ignored, because all tokens have queries here. ``method`` is for long sequences; short ones are
+    computed whole.
     """
     if not context.reads_from_everywhere:
         context = AttentionContext(Tokens(context.keys.positions), context.visibility, context.relative_bias)

@@ -11,15 +11,11 @@ from torch.autograd.function import once_differentiable
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
-    """Return T5's bidirectional bucket of a relative position.
+    """Return T5's bidirectional bucket of a relative position, that of the key minus that of the query.
 
-    The upper half of the buckets is for keys after the query. In each half, the first ``num_buckets / 4`` buckets hold
-    one distance each; the others grow logarithmically up to ``max_distance``, and the last holds all larger distances.
-
-    Args:
-        distance: position of the key minus position of the query.
-        num_buckets: number of buckets, a multiple of 4.
-        max_distance: distance beyond which all distances share a bucket.
+    The upper half of the buckets, of which there are a multiple of 4, is for keys after the query. In each half, the
+    first ``num_buckets / 4`` buckets hold one distance each; the others grow logarithmically up to ``max_distance``,
+    and the last holds all larger distances.
     """
     half = num_buckets // 2
     exact = half // 2
@@ -50,12 +46,8 @@ BUCKET_FUNCTIONS: dict[str, Callable[[int, int, int], int]] = {"t5": t5_bucket, 
 class RelativePositionBias(nn.Embedding):
     """One table of biases <float>[num_buckets, H], shared by all layers of the encoder.
 
-    Args:
-        buckets: "t5" or "reference".
-        num_buckets: rows of the table.
-        max_distance: distance beyond which all distances share a bucket.
-        num_heads: number of heads H.
-        max_positions: upper bound P of positions, exclusive.
+    ``buckets`` is "t5" or "reference"; distances beyond ``max_distance`` share one. Positions are below
+    ``max_positions``.
     """
 
     def __init__(self, buckets: str, num_buckets: int, max_distance: int, num_heads: int, max_positions: int) -> None:

@@ -14,15 +14,10 @@ from fairseq_maelm.modules.output_positions import OutputPositions
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines of the angles at some positions.
+    """Cosines and sines of the angles at some positions."""
 
-    Attributes:
-        cos: <float>[B or 1, S, 1, d_h / 2], or <float>[M, 1, d_h / 2] at output positions.
-        sin: sines of the same shape.
-    """
-
-    cos: Tensor
-    sin: Tensor
+    cos: Tensor  # <float>[B or 1, S, 1, d_h / 2], or <float>[M, 1, d_h / 2] at output positions
+    sin: Tensor  # of the same shape
 
     def take(self, outputs: OutputPositions, batch: int) -> "Rotation":
         """Return the rotation at the output positions; ``batch`` is the number of sequences."""
@@ -30,15 +25,11 @@ class Rotation(NamedTuple):
 
 
 def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tensor) -> dict[int, Rotation]:
-    """Return rotary base -> rotation, in the dtype of the queries.
+    """Return rotary base -> rotation at ``positions`` <int64>[B or 1, S], for heads of even width.
 
-    Angles are computed in single precision: in half precision, neighboring positions would get the same angles.
-
-    Args:
-        positions: <int64>[B, S] original positions; B may be 1 if all sequences share them.
-        bases: rotary bases. Wavelengths are a geometric series from 2 pi to 2 pi * base.
-        head_dim: width d_h of a head, even.
-        like: states of the model. Their dtype is used without autocast.
+    Their dtype is that of the queries: autocast's or, without autocast, that of the states ``like``. Wavelengths are a
+    geometric series from 2 pi to 2 pi * base. Angles are computed in single precision: in half precision, neighboring
+    positions would get the same angles.
     """
     dtype = autocast_dtype(like.device.type) or like.dtype
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim

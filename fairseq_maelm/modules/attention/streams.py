@@ -89,17 +89,11 @@ def split(rows: Tensor, sequences: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 class Parts(NamedTuple):
-    """The (queries,) keys and values of a layer.
+    """The (queries,) keys and values of a layer."""
 
-    Attributes:
-        visible: of visible tokens, <float>[B, H, S, d_h].
-        masks: of masks, <float>[M, H, d_h].
-        read: keys and values of visible tokens that the masks read.
-    """
-
-    visible: tuple[Tensor, ...]
-    masks: tuple[Tensor, ...]
-    read: tuple[Tensor, ...]
+    visible: tuple[Tensor, ...]  # of visible tokens, <float>[B, H, S, d_h]
+    masks: tuple[Tensor, ...]  # of masks, <float>[M, H, d_h]
+    read: tuple[Tensor, ...]  # keys and values of visible tokens that the masks read
 
 
 def split_streams(packed: Tensor, context: AttentionContext, masks: MaskStream, rotary_base: int | None) -> Parts:
@@ -134,11 +128,7 @@ def context_of_masks(masks: MaskStream, window: int | None) -> tuple[AttentionCo
 def keys_of_masks(visible: Tensor, of_masks: Tensor, masks: MaskStream, window: int | None) -> Tensor:
     """Return the keys, or values, that masks read: <float>[B, H, S + Q, d_h], or in slots <float>[B, H, T, d_h].
 
-    Args:
-        visible: <float>[B, H, S, d_h] of the visible tokens.
-        of_masks: <float>[M, H, d_h] of the masks.
-        masks: the masks.
-        window: window of the layer, if it has one.
+    They are those of the visible tokens <float>[B, H, S, d_h] and of the masks <float>[M, H, d_h].
     """
     outputs, sequences = masks.context.outputs, len(visible)
     assert outputs is not None

@@ -142,11 +142,7 @@ def forward(
     query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
     dropout: float, seed: Tensor | None, window: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Attend; arguments as in ``operator.relative_attention``.
-
-    Returns:
-        output <float>[B, S, H, d_h], log sums <float32>[B, H, S'].
-    """
+    """Attend as ``relative_attention`` does; return output <float>[B, S, H, d_h] and log sums <float32>[B, H, S']."""
     with torch.cuda.device_of(query):
         prepared = prepare(query, key, value, of_distance, positions, lengths, dropout, seed, window)
         batch, heads, length, head_dim = query.shape
@@ -166,9 +162,8 @@ def backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute all gradients, given the gradient of the output <float>[B, S, H, d_h] and the results of ``forward``.
 
-    Returns:
-        Gradients <float>[B, S, 3, H, d_h] of queries, keys and values, and <float32>[H, 2 P - 1] of ``of_distance``,
-        which is empty without ``with_bias``.
+    They are <float>[B, S, 3, H, d_h] of queries, keys and values, and <float32>[H, 2 P - 1] of ``of_distance``, which
+    is empty without ``with_bias``.
     """
     with torch.cuda.device_of(query):
         prepared = prepare(query, key, value, of_distance, positions, lengths, dropout, seed, window, with_bias)

@@ -30,10 +30,9 @@ OLDEST_CAPABILITY = (8, 0)
 def attend(
     query: Tensor, key: Tensor, value: Tensor, context: AttentionContext, dropout: float, strict: bool = True
 ) -> Tensor:
-    """Compute ``plain_attention``; unless ``strict``, torch's attention takes tensors that the kernels cannot take.
+    """Compute ``plain_attention``; a ValueError says why the kernels cannot run.
 
-    Raises:
-        ValueError: the kernels cannot run; the message says why.
+    Unless ``strict``, torch's attention takes tensors that the kernels cannot take.
     """
     if not _suits(query, context, strict):
         return sdpa.attend(query, key, value, context, dropout)
@@ -168,20 +167,8 @@ def relative_attention_qkv(
 ) -> Tensor:
     """Compute ``relative_attention`` for queries, keys and values in one tensor, without copying the gradients.
 
-    Args:
-        qkv: <float16, bfloat16 or float32>[B, S, 3, H, d_h] queries, keys and values.
-        of_distance: see ``relative_attention``.
-        positions: see ``relative_attention``.
-        lengths: see ``relative_attention``.
-        dropout: see ``relative_attention``.
-        seed: see ``relative_attention``.
-        window: see ``relative_attention``.
-
-    Returns:
-        <float>[B, S, H, d_h].
-
-    Raises:
-        ValueError: as in ``relative_attention``.
+    ``qkv`` is <float16, bfloat16 or float32>[B, S, 3, H, d_h], the result <float>[B, S, H, d_h]. The rest, errors
+    included, is as in ``relative_attention``.
     """
     qkv = _cast(qkv)
     if qkv.dim() != 5 or qkv.shape[2] != 3:
