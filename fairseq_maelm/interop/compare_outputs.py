@@ -194,7 +194,7 @@ def verify_model(source: LoadedCheckpoint, target: Target, folder: Path) -> list
     order = torch.arange(len(source.dictionary)) if target.kept is None else target.kept.order
     encoder = whole = open_model(folder, target)
     if target.modules:
-        with _quiet(import_transformers()):
+        with quiet(import_transformers()):
             whole = open_modules(folder)
     elif architecture != "encoder":
         encoder = open_model(folder, Target(target.format, "encoder"), strict=False)
@@ -240,7 +240,7 @@ def open_model(folder: Path, target: Target, strict: bool = True) -> Any:
     """
     from fairseq_maelm.hf import open_pretrained  # imports transformers
 
-    with _quiet(import_transformers()):
+    with quiet(import_transformers()):
         model, report = open_pretrained(target.auto_class, folder, output_loading_info=True)
     if type(model).__name__ != target.class_name:
         raise ValueError(f"transformers opens {folder} as {type(model).__name__} and not as {target.class_name}")
@@ -276,7 +276,7 @@ def move_type_0_to_positions(theirs: Any, ours: MaelmModel | None = None) -> Non
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Silence transformers, which warns about unused weights when a model with a head is opened as an encoder."""
     logging_of = transformers.utils.logging
     verbosity, progress = logging_of.get_verbosity(), logging_of.is_progress_bar_enabled()

@@ -11,7 +11,8 @@ from torch import Tensor
 from fairseq_maelm.architecture.families import FAMILIES, Family, take_weights
 from fairseq_maelm.checkpoints.plain_data import check_weights, load_plain
 from fairseq_maelm.files.atomic import read_json, refuse_special_files, sha256_of
-from fairseq_maelm.interop.compare_outputs import Computation, move_type_0_to_positions, transformers_outputs
+from fairseq_maelm.files.optional_imports import import_transformers
+from fairseq_maelm.interop.compare_outputs import Computation, move_type_0_to_positions, quiet, transformers_outputs
 from fairseq_maelm.interop.configuration import (
     model_options,
     padding,
@@ -77,8 +78,9 @@ def open_folder(folder: Path, cased: bool = False, symbols: str | None = None) -
 
     from fairseq_maelm.hf import open_pretrained  # imports transformers
 
-    # Version 5 of transformers would round the weights to the data type in config.json.
-    model = open_pretrained(AUTO_CLASSES[architecture], folder, torch_dtype=torch.float32).eval()
+    # Version 5 of transformers would round the weights to the data type in config.json, and shows tables of weights.
+    with quiet(import_transformers()):
+        model = open_pretrained(AUTO_CLASSES[architecture], folder, torch_dtype=torch.float32).eval()
     move_type_0_to_positions(model)
     order, is_stock = torch.tensor(vocabulary.order), config["model_type"] != OUR_FORMAT
     return Source(
