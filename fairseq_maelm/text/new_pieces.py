@@ -80,6 +80,7 @@ class Cutter:
         self.unknown = getattr(tokenizer.model, "unk_token", None) or tokenizer.id_to_token(UNKNOWN)
         # A unigram model gives unknown characters as they are.
         self.known = tokenizer.get_vocab().keys() - {self.unknown}
+        self.added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         self.letters: dict[str, Run] = {}  # each letter (with ``whole``, word) without a token, and what stands for it
 
     def __call__(self, word: str, any_character: bool = False) -> list[Run]:
@@ -113,10 +114,9 @@ class Cutter:
                 yield letter if _is_word(letter) else self.unknown, word, letter
 
     def can_add(self, word: str) -> bool:
-        """Return whether all characters of a word have a token or can get one, and it is no special token."""
-        special = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}
+        """Return whether all characters of a word have a token or can get one, and it is no added token itself."""
         tokens = (token for token, *_ in self._tokens(f" {word}"))
-        return word not in special and all(token in self.known or token in self.letters for token in tokens)
+        return word not in self.added and all(token in self.known or token in self.letters for token in tokens)
 
     def whole_word(self, word: str) -> NewPiece | None:
         """Return the token that a WordPiece gets for a word; None if it has one."""
